@@ -266,6 +266,17 @@ describe("buffer", function()
     assert.is_nil(gpu.type(nil))
   end)
 
+  it("refuses an upload of a table whose __len is more than any memory has", function()
+    for _, len in ipairs { (1 << 61) + 1, 1 << 60, math.maxinteger } do
+      local asked = 0
+      local data = setmetatable({ 1 }, { __len = function()
+        asked = asked + 1
+        return asked == 1 and len or 1
+      end })
+      support.raises("InvalidArgument", { "more elements than any memory has" }, dev.upload, dev, "f64", data)
+    end
+  end)
+
   it("moves more than fits in one piece of staging", function()
     local n = 5 * 1024 * 1024 + 3 -- 20 MiB and a bit; staging moves 16 MiB at once
     local chunk = {}

@@ -106,6 +106,17 @@ static uint64_t check_dim(lua_State *L, int index, const char *what) {
     return (uint64_t)value;
 }
 
+static void set_count(lua_State *L, const char *what, uint64_t count,
+                      struct buffer_request *request) {
+    if (__builtin_mul_overflow(count, (uint64_t)gpu_type_bytes(request->type),
+                               &request->byte_count) ||
+        request->byte_count > INT64_MAX) {
+        gpu_lua_fail(L, GPULUA_INVALID_ARGUMENT,
+                     "argument 2 of %s: more elements than any memory has", what);
+    }
+    request->elem_count = count;
+}
+
 void gpu_lua_check_shape(lua_State *L, int index, const char *what,
                          struct buffer_request *request) {
     uint64_t count = 1;
@@ -130,13 +141,7 @@ void gpu_lua_check_shape(lua_State *L, int index, const char *what,
     for (uint32_t i = 0; i < request->dim_count; i++) {
         is_too_large |= __builtin_mul_overflow(count, request->shape[i], &count);
     }
-    is_too_large |= __builtin_mul_overflow(count, (uint64_t)gpu_type_bytes(request->type),
-                                           &request->byte_count);
-    if (is_too_large || request->byte_count > INT64_MAX) {
-        gpu_lua_fail(L, GPULUA_INVALID_ARGUMENT,
-                     "argument 2 of %s: more elements than any memory has", what);
-    }
-    request->elem_count = count;
+    set_count(L, what, is_too_large ? UINT64_MAX : count, request);
 }
 
 void gpu_lua_check_range(lua_State *L, int index, const struct buffer *buffer, const char *what,
@@ -424,13 +429,11 @@ int gpu_lua_device_upload(lua_State *L) {
         }
         request.elem_count = request.byte_count / elem_bytes;
     } else if (lua_istable(L, 3)) {
-        request.elem_count = gpu_lua_table_count(L, 3);
-        request.byte_count = request.elem_count * elem_bytes;
+        set_count(L, "upload", gpu_lua_table_count(L, 3), &request);
     } else if (gpu_lua_test(L, g, 3, GPU_LUA_KIND_BUFFER) ||
                gpu_lua_test(L, g, 3, GPU_LUA_KIND_HOST)) {
         struct buffer *from = gpu_lua_check_buffer(L, g, 3);
-        request.elem_count = from->elem_count;
-        request.byte_count = from->elem_count * elem_bytes;
+        set_count(L, "upload", from->elem_count, &request);
         request.dim_count = from->dim_count;
         memcpy(request.shape, from->shape, sizeof request.shape);
     } else if (lua_type(L, 3) == LUA_TNUMBER) {
