@@ -204,6 +204,27 @@ describe("stream", function()
       end)
     end)
 
+    it("ends in a coroutine of the script's behind its task, too", function()
+      local s <close> = dev:stream {}
+      for _ = 1, 10 do
+        local co
+        gpu.spawn(function()
+          co = coroutine.create(function()
+            return s:use(coroutine.yield)
+          end)
+          coroutine.resume(co)
+        end):await()
+        collectgarbage()
+        collectgarbage()
+        local texts = {}
+        for i = 1, 2000 do
+          texts[i] = ("\xff"):rep(i // 2 + 40) -- where the task was
+        end
+        assert.are.same({ true, 7 }, { coroutine.resume(co, 7) })
+        assert.are_not.equal(s.id, dev:current().id)
+      end
+    end)
+
     it("is the task's own: another task is not touched", function()
       local s <close> = dev:stream {}
       local seen

@@ -538,6 +538,8 @@ static inline struct scope *gpu_lua_scope(struct gpulua *g) {
 /* Copies the nested uses for a task that is to be spawned, and pushes the innermost copy, which
  * keeps the others, or nil: a task may go on when its spawner's uses have ended. */
 struct use *gpu_lua_uses_copy(lua_State *L, struct gpulua *g);
+/* The task ends: uses that coroutines of the script's are still in are nobody's from here on. */
+void gpu_lua_uses_leave(struct scope *scope);
 /* A task with function and arguments from `first` on the stack that works on the caller's stream.
  * Its membership in a capture is the caller's. `site`: where it is spawned, or NULL. */
 struct task *gpu_lua_task_beside(lua_State *L, struct gpulua *g, int first,

@@ -56,6 +56,13 @@ static void use_end(struct use *use) {
     }
 }
 
+void gpu_lua_uses_leave(struct scope *scope) {
+    for (struct use *use = scope->use; use; use = use->outer) {
+        use->scope = NULL;
+    }
+    scope->use = NULL;
+}
+
 /* Each copy is kept by the one inside it. */
 struct use *gpu_lua_uses_copy(lua_State *L, struct gpulua *g) {
     struct use *innermost = NULL, *inner = NULL;

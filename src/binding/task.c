@@ -326,6 +326,7 @@ static void task_end(lua_State *L, struct task *task, enum gpu_lua_outcome outco
     struct task *parent = task->parent;
     forget_wait(task);
     gpu_lua_check_end(g, task);
+    gpu_lua_uses_leave(&task->scope);
     task->state = TASK_ENDED;
     task->outcome = outcome;
     task->result_count = result_count;
@@ -361,8 +362,7 @@ static void task_end(lua_State *L, struct task *task, enum gpu_lua_outcome outco
     }
 }
 
-/* The first error of its children that nobody has seen becomes its own; further ones are reported
- * by themselves. */
+/* The first error of its children that nobody has seen becomes its own; others are reported. */
 static bool take_failure(lua_State *L, struct task *task, bool has_failed) {
     struct gpulua *g = task->g;
     while (task->failed) {
