@@ -765,6 +765,21 @@ describe("blas", function()
     support.raises("Closed", "closed buffer", blas.gemm, blas, given)
   end)
 
+  it("takes a table with a metatable for what it answers, and one without for what it has", function()
+    local a, b, c = dev:buffer("f32", { 2, 2 }):fill(1), dev:buffer("f32", { 2, 2 }):fill(2), dev:buffer("f32", { 2, 2 })
+    local function result(index)
+      blas:gemm(index and setmetatable({ a = a, b = b, c = c }, { __index = index, __metatable = false })
+        or { a = a, b = b, c = c })
+      return c:read()[2]
+    end
+    for _ = 1, 2 do
+      assert.equal(8, result { alpha = 2 })
+      assert.equal(4, result())
+    end
+    assert.equal(5, result { bias = dev:buffer("f32", 2):fill(1) })
+    assert.equal(4, result())
+  end)
+
   it("takes sizes of nothing", function()
     local none = dev:buffer("f32", 4):fill(7)
     blas:gemm { a = none, b = none, c = dev:buffer("f32", 4), m = 0, n = 2, k = 2 }

@@ -185,8 +185,11 @@ end
 local weak_values <const> = { __mode = "v" }
 
 local function remember(self, given, kernel, numbers)
+  if getmetatable(given) ~= nil then
+    return -- its fields are not all that it answers
+  end
   local snapshot, count = setmetatable({}, weak_values), 0
-  for name, value in pairs(given) do
+  for name, value in next, given do
     if type(value) == "table" then
       return -- which may be changed
     end
@@ -220,7 +223,8 @@ local gemm_options <const> = arguments.options [[a b c alpha beta transa transb 
 -- both for f16, bf16 and f32. tf32: see above. c may share no memory with the others. Does not block. InvalidArgument
 -- names what does not fit; OutOfBounds, Unsupported (a type), Closed, and those of kernel:launch.
 function blas.gemm(self, given)
-  local known = getmetatable(self) == blas and self.known and type(given) == "table" and self.known[given.c]
+  local known = getmetatable(self) == blas and self.known and type(given) == "table" and getmetatable(given) == nil
+    and self.known[given.c]
   if known and is_known(known, given) then
     return known.kernel:launch(config_of(given, "gemm"), given.b, given.a, given.c, given.bias, space_for(self, given),
       table.unpack(known.numbers))
