@@ -147,6 +147,37 @@ describe("limit of", function()
     assert.equal(0, own:stats().staging_bytes)
   end)
 
+  it("staging memory: what fails or is cancelled gives it back before the collector comes", function()
+    local own <close> = support.open()
+    local piece <const> = 16 << 20
+    local count = limits.limit_staging_bytes // piece + 1
+    local spin = own:compile(support.spin_source).spin
+    local b <close> = own:buffer("u8", piece):fill(7)
+    local x <close> = own:buffer("i32", 1)
+    collectgarbage("stop")
+    local _ <close> = setmetatable({}, { __close = function() collectgarbage("restart") end })
+    for _ = 1, count do
+      assert.are.same({ false, "mine" }, { pcall(b.write, b, function() error("mine", 0) end) })
+    end
+    local s <close> = own:stream {}
+    local op = spin:launch({ grid = 1, block = 1, stream = s }, support.ticks(0.5), x, 1)
+    own:current():wait(op)
+    b:fill(8)
+    local tasks = {}
+    for i = 1, count do
+      tasks[i] = gpu.spawn(function() return b:bytes() end)
+    end
+    gpu.sleep(0)
+    for i = 1, count do
+      tasks[i]:cancel()
+      pcall(tasks[i].await, tasks[i])
+    end
+    op:await()
+    assert.equal(piece, #gpu.spawn(function() return b:bytes() end):await(10))
+    support.settle(own)
+    assert.equal(0, own:stats().staging_bytes)
+  end)
+
   it("staging memory: past it a write waits, and never yields", function()
     local own <close> = support.open()
     local spin = own:compile(support.spin_source).spin

@@ -19,11 +19,12 @@
 #include "binding/graph.h"
 #include "binding/stream.h"
 
-/* Staging memory of one transfer, so that an error in the middle gives it back. */
+/* Staging memory of one transfer, to be closed, so that an error in the middle gives it back. */
 struct transfer {
     struct gpu_device *device; /* retained */
     struct gpu_staging staging;
     bool has_staging;
+    uint32_t naps;         /* for want of staging memory */
     uint64_t first, count; /* elements of the buffer, from 0 */
     uint64_t position;     /* done so far */
     uint64_t chunk;        /* elements in flight */
@@ -46,7 +47,7 @@ static int transfer_gc(lua_State *L) {
     return 0;
 }
 
-/* Pushes it; the buffer is usable then. */
+/* Pushes it, to be closed; the buffer is usable then. */
 static struct transfer *transfer_new(lua_State *L, struct gpulua *g, const struct buffer *buffer,
                                      uint64_t first, uint64_t count) {
     struct transfer *transfer = gpu_lua_new(L, g, GPU_LUA_KIND_STAGING, sizeof *transfer, 0);
@@ -54,19 +55,30 @@ static struct transfer *transfer_new(lua_State *L, struct gpulua *g, const struc
     transfer->device = gpu_device_retain(gpu_block_device(buffer->ref.block));
     transfer->first = first;
     transfer->count = count;
+    lua_toclose(L, -1);
     return transfer;
 }
 
 #define STAGING_NAP_NS 1000000
+#define STAGING_NAPS 100     /* until the collector looks who holds it */
 #define HOST_PART_BYTES 4096 /* so much of a host buffer goes into a table at once */
 
 static uint64_t chunk_elems(const struct buffer *buffer) {
     return GPU_STAGING_CHUNK_BYTES / buffer->elem_bytes;
 }
 
+/* It may run finalisers. */
 static void staging_take(lua_State *L, struct transfer *transfer, uint64_t byte_count) {
     struct gpu_error error;
-    if (gpu_staging_acquire(transfer->device, byte_count, &transfer->staging, &error)) {
+    gpulua_status status =
+        gpu_staging_acquire(transfer->device, byte_count, &transfer->staging, &error);
+    if (status == GPULUA_CAPACITY) {
+        /* Perhaps coroutines that nobody resumes any more hold it. */
+        gpu_error_finish(&error);
+        lua_gc(L, LUA_GCCOLLECT);
+        status = gpu_staging_acquire(transfer->device, byte_count, &transfer->staging, &error);
+    }
+    if (status) {
         gpu_lua_throw(L, &error);
     }
     transfer->has_staging = true;
@@ -505,9 +517,12 @@ static void finish_chunk(lua_State *L, struct gpulua *g, const struct buffer *bu
 
 /* So many tasks may read at once that they hold all staging memory: the next one sleeps until some
  * of them have gone on. */
-static void wait_for_staging(lua_State *L, struct gpulua *g, const struct transfer *transfer,
+static void wait_for_staging(lua_State *L, struct gpulua *g, struct transfer *transfer,
                              uint64_t byte_count) {
     if (gpu_lua_may_park(g, L) && !gpu_staging_has_room(transfer->device, byte_count)) {
+        if (++transfer->naps == STAGING_NAPS) { /* or coroutines that nobody resumes any more do */
+            lua_gc(L, LUA_GCCOLLECT);
+        }
         if (!gpu_lua_timer_set(g, &g->running->timer, gpu_lua_now_ns() + STAGING_NAP_NS)) {
             gpu_lua_fail(L, GPULUA_OUT_OF_MEMORY, "no memory for a timer");
         }
@@ -522,9 +537,9 @@ static void start_chunk(lua_State *L, struct gpulua *g, struct buffer *buffer,
     uint64_t chunk = left < chunk_elems(buffer) ? left : chunk_elems(buffer);
     wait_for_staging(L, g, transfer, chunk * buffer->elem_bytes);
     struct gpu_op **op = gpu_lua_op_new(L, g);
+    staging_take(L, transfer, chunk * buffer->elem_bytes);
     gpu_lua_buffer_check_open(L, buffer);
     struct gpu_submit submit = submit_for(L, g, buffer);
-    staging_take(L, transfer, chunk * buffer->elem_bytes);
     transfer->chunk = chunk;
     if (gpu_work_download(&submit, &buffer->ref,
                           (transfer->first + transfer->position) * buffer->elem_bytes,
@@ -598,6 +613,7 @@ int gpu_lua_buffer_bytes(lua_State *L) {
 }
 
 void gpu_lua_transfer_open(lua_State *L, struct gpulua *g) {
-    static const luaL_Reg metamethods[] = {{"__gc", transfer_gc}, {NULL, NULL}};
+    static const luaL_Reg metamethods[] = {
+        {"__gc", transfer_gc}, {"__close", transfer_gc}, {NULL, NULL}};
     gpu_lua_kind_new(L, g, GPU_LUA_KIND_STAGING, NULL, metamethods);
 }
