@@ -285,6 +285,14 @@ describe("closed in the middle of a call by a finaliser:", function()
     local cases = {}
 
     local function stream() return dev:stream { label = "one" } end
+    local function streams()
+      return { stream(), stream(), stream(), close = function(all)
+        for _, s in ipairs(all) do
+          s:close()
+        end
+        dev:stream {}:close() -- drops them
+      end }
+    end
     cases.stream = {
       { stream, function(s) return s:wait(dev:current()) end },
       { stream, function(s) return dev:current():wait(s) end },
@@ -293,15 +301,8 @@ describe("closed in the middle of a call by a finaliser:", function()
       { stream, function(s) return s:use(function() return (add:launch(4, x, y, 4, 1)) end) end },
       { stream, function(s) return (add:launch({ grid = 1, stream = s, label = "two" }, x, y, 4, 1)) end },
       { stream, function(s) return dev:recorder { stream = s, label = "three" } end },
-      { function()
-        local all = { stream(), stream(), stream(), close = function(all)
-          for _, s in ipairs(all) do
-            s:close()
-          end
-          dev:stream {}:close() -- drops them
-        end }
-        return all
-      end, function() return require("gpulua.core").streams(dev) end },
+      { streams, function() return require("gpulua.core").streams(dev) end },
+      { streams, function() return dev:synchronize() end },
     }
     local function op() return (add:launch(4, x, y, 4, 1)) end
     local function failed()
@@ -389,6 +390,20 @@ describe("closed in the middle of a call by a finaliser:", function()
       { device, function(d) return d:memory { log = true } end },
       { device, function(d) return d:capture({}, function() d:buffer("f32", 4):fill(1) end) end,
         "CaptureInvalidated", "EmptyCapture" },
+      { device, function(d) return d:synchronize() end },
+    }
+    cases.recorder = {
+      { function() return dev:recorder() end, function(r) return r:commit() end },
+    }
+    local spin = dev:compile(support.spin_source).spin
+    cases.buffer = {
+      { function() return dev:buffer("i32", 1) end, function(b) -- where a task cannot yield
+        spin:launch(1, support.ticks(0.002), b, 1)
+        table.sort({ 1, 2 }, function()
+          b:await()
+          return false
+        end)
+      end },
     }
 
     -- Runs finalisers that close `value` in the collection that is the n-th from here.
@@ -436,7 +451,7 @@ describe("closed in the middle of a call by a finaliser:", function()
     print "works"
   ]==]
 
-  for _, kind in ipairs { "stream", "op", "module", "kernel", "memory", "graph", "device" } do
+  for _, kind in ipairs { "stream", "op", "module", "kernel", "memory", "graph", "device", "recorder", "buffer" } do
     it("what a call on a " .. kind .. " uses", function()
       local text = ("local program = load(%q, '=program')\nprogram(%q)"):format(program, kind)
       local output, code = support.script(text, "MALLOC_PERTURB_=165")
@@ -444,4 +459,49 @@ describe("closed in the middle of a call by a finaliser:", function()
       assert.equal(0, code)
     end)
   end
+
+  it("a device while its failures are told", function()
+    local told = [==[
+      local gpu, support = require "gpulua", require "spec.support"
+      local way, n = %q, %d
+      local function arm(d, left)
+        setmetatable({}, { __gc = function()
+          if left == 0 then
+            d:close()
+          else
+            arm(d, left - 1)
+          end
+        end })
+      end
+      local d = support.open()
+      local fail = d:compile [[
+        #include <gpulua_kernel.h>
+        extern "C" __global__ void fail(gpulua_ctx ctx) { gpulua_check(ctx, false, "told"); }
+      ]].fail
+      for _ = 1, 10 do
+        fail:launch(1)
+      end
+      repeat gpu.sleep(0.001) until d:stats().ops_in_flight == 0
+      collectgarbage()
+      collectgarbage()
+      collectgarbage "stop"
+      arm(d, n)
+      collectgarbage("incremental", 0, 1000, 30) -- whole collections,
+      collectgarbage("setpause", 0) -- one after the other
+      collectgarbage "restart"
+      if way == "close" then
+        d:close()
+        collectgarbage("incremental", 200, 100, 13)
+      end
+      d = nil
+      print "works"
+    ]==]
+    for _, way in ipairs { "close", "end" } do
+      for n = 0, 3 do
+        local output, code = support.script(told:format(way, n), "MALLOC_PERTURB_=165")
+        assert.truthy(output:find("works\n", 1, true), output)
+        assert.truthy(code < 2, output)
+      end
+    end
+  end)
 end)

@@ -50,7 +50,8 @@ void gpu_lua_device_report(struct gpulua *g, lua_State *L, struct device_handle 
     struct gpu_error error;
     uint64_t count = 0, more = 0;
     gpulua_status last = GPULUA_OK;
-    while (lua_checkstack(L, 4) && gpu_device_take_unobserved(handle->device, false, &error)) {
+    while (handle->device && lua_checkstack(L, 4) && /* a finaliser may close it meanwhile */
+           gpu_device_take_unobserved(handle->device, false, &error)) {
         if (++count <= REPORTED_MAX) {
             gpu_lua_error_push_owned(L, &error);
             gpu_lua_tell(g, L, NULL);
@@ -646,10 +647,8 @@ static int device_gc(lua_State *L) {
 
 /* ---- methods ---- */
 
-/* Puts the newest op of the stream, if one is in flight, into the table at 2. */
-static void note_tail(lua_State *L, struct gpulua *g, struct gpu_stream *stream) {
-    struct gpu_op **tail = gpu_lua_op_new(L, g);
-    *tail = gpu_stream_tail(stream);
+/* The new op on top, if there is one in it, goes into the table at 2. */
+static void note_tail(lua_State *L, struct gpu_op *const *tail) {
     if (*tail) {
         lua_rawseti(L, 2, (lua_Integer)lua_rawlen(L, 2) + 1);
     } else {
@@ -695,13 +694,22 @@ static int device_synchronize(lua_State *L) {
     }
     for (uint32_t index = 0; index < GPU_TASK_STREAMS; index++) {
         if (handle->task_streams[index]) {
-            note_tail(L, g, handle->task_streams[index]);
+            struct gpu_op **tail = gpu_lua_op_new(L, g);
+            (void)gpu_lua_check_device(L, g, 1, NULL); /* a finaliser may have closed it */
+            *tail = gpu_stream_tail(handle->task_streams[index]);
+            note_tail(L, tail);
         }
     }
     gpu_lua_streams_prune(&handle->streams, false);
-    /* Making a handle may collect garbage, which only marks records of this list. */
-    for (struct stream_record *record = handle->streams; record; record = record->next) {
-        note_tail(L, g, record->stream);
+    for (uint64_t last = UINT64_MAX; gpu_lua_streams_older(handle, last, true);) {
+        struct gpu_op **tail = gpu_lua_op_new(L, g);
+        (void)gpu_lua_check_device(L, g, 1, NULL);
+        const struct stream_record *record = gpu_lua_streams_older(handle, last, true);
+        if (record) { /* else finalisers have closed the others */
+            last = gpu_stream_number(record->stream);
+            *tail = gpu_stream_tail(record->stream);
+        }
+        note_tail(L, tail);
     }
     return synchronized(L, LUA_OK, 0);
 }

@@ -682,12 +682,17 @@ void gpu_lua_shut(struct gpulua *g, lua_State *L, bool runs_guest, int report) {
     while (g->devices) {
         struct device_handle *device = g->devices;
         struct gpu_error error = {0};
+        int top = lua_gettop(L);
+        if (lua_checkstack(L, 6)) {
+            gpu_lua_push_device(L, g, device->device); /* a finaliser may close it meanwhile */
+        }
         if (!gpu_lua_device_settle(g, device, timeout_ms, &error) && lua_checkstack(L, 4)) {
             gpu_lua_error_push_owned(L, &error);
             gpu_lua_tell(g, L, NULL);
         }
         gpu_lua_device_report(g, L, device);
         gpu_lua_device_close(g, device);
+        lua_settop(L, top);
     }
     gpu_lua_limits_stop(g);
     gpu_lua_check_finish(g);

@@ -127,10 +127,11 @@ static int recorder_preflight(lua_State *L) {
  * StreamMisuse: without preflight, or a use after it. */
 static int recorder_commit(lua_State *L) {
     struct gpulua *g = GPU_LUA(L);
-    struct gpu_recorder *recorder = check_recorder(L, g);
+    (void)check_recorder(L, g);
     struct gpu_op **op = gpu_lua_op_new(L, g);
     struct gpu_error error;
-    if (gpu_recorder_commit(recorder, op, &error)) {
+    /* Again: a finaliser may have closed it. */
+    if (gpu_recorder_commit(check_recorder(L, g), op, &error)) {
         *op = NULL;
         gpu_lua_throw(L, &error);
     }

@@ -121,10 +121,11 @@ void gpu_lua_streams_prune(struct stream_record **records, bool all) {
     }
 }
 
-/* The newest stream of the device's list that is older than that number. */
-static const struct stream_record *find_older(const struct device_handle *handle, uint64_t number) {
+const struct stream_record *gpu_lua_streams_older(const struct device_handle *handle,
+                                                  uint64_t number, bool also_left) {
     const struct stream_record *record = handle->streams;
-    while (record && (record->is_left || gpu_stream_number(record->stream) >= number)) {
+    while (record &&
+           ((record->is_left && !also_left) || gpu_stream_number(record->stream) >= number)) {
         record = record->next;
     }
     return record;
@@ -138,7 +139,8 @@ int gpu_lua_streams(lua_State *L) {
     lua_newtable(L);
     uint64_t last = UINT64_MAX;
     /* From the newest on, looked for again each time: finalisers may close them. */
-    for (const struct stream_record *record; (record = find_older(handle, last));) {
+    for (const struct stream_record *record;
+         (record = gpu_lua_streams_older(handle, last, false));) {
         struct gpu_site site = record->site;
         last = gpu_stream_number(record->stream);
         lua_pushstring(L, gpu_stream_label(record->stream));

@@ -19,6 +19,10 @@ struct stream_record {
 };
 /* Drops those that are over; with `all`, every one. */
 void gpu_lua_streams_prune(struct stream_record **records, bool all);
+/* The newest stream of the device's list that is older than that number, or NULL: looked for again
+ * each time, for finalisers may close them. `also_left`: those that handles have left, too. */
+const struct stream_record *gpu_lua_streams_older(const struct device_handle *handle,
+                                                  uint64_t number, bool also_left);
 
 struct gpu_stream *gpu_lua_check_stream(lua_State *L, struct gpulua *g, int index);
 /* Pushes an op's handle with nothing in it: made before the work is submitted, which puts the

@@ -387,7 +387,7 @@ static int item_finish(lua_State *L, struct gpulua *g, const struct item *item, 
 }
 
 static int wait_resumed(lua_State *L, int status, lua_KContext context);
-static int item_block(lua_State *L, struct gpulua *g, const struct item *item, bool is_join,
+static int item_block(lua_State *L, struct gpulua *g, struct item *item, bool is_join,
                       int64_t deadline_ns);
 static bool wakes(const struct item *item);
 
@@ -480,18 +480,24 @@ static void op_block(lua_State *L, struct gpulua *g, struct gpu_op *op, int64_t 
     gpu_lua_throw(L, &error);
 }
 
-static void block_for_ref(lua_State *L, struct gpulua *g, const struct gpu_ref *ref,
-                          int64_t deadline_ns, gpulua_status *status) {
+/* The item is at index 1. It is looked at again after all that may run finalisers, which close
+ * buffers. */
+static void block_for_buffer(lua_State *L, struct gpulua *g, struct item *item, int64_t deadline_ns,
+                             gpulua_status *status) {
     bool is_idle = false;
+    uint32_t epoch = item->epoch;
     for (*status = GPULUA_OK; *status == GPULUA_OK && !is_idle; lua_pop(L, 1)) {
         /* The handle first, so that an error leaves nothing behind. */
         struct gpu_op **at = gpu_lua_op_new(L, g);
-        *at = gpu_ref_pending(ref, true);
+        (void)item_at(L, g, 1, true, item);
+        *at = gpu_ref_pending(&item->ref, true);
         is_idle = !*at;
         if (!is_idle) {
             op_block(L, g, *at, deadline_ns, status);
+            (void)item_at(L, g, 1, true, item);
         }
     }
+    item->epoch = epoch;
 }
 
 void gpu_lua_check_waits(lua_State *L, struct gpulua *g) {
@@ -535,7 +541,7 @@ static bool wakes(const struct item *item) {
     return item->kind == GPU_LUA_KIND_TASK || !gpu_device_is_left(gpu_lua_item_device(item));
 }
 
-static int item_block(lua_State *L, struct gpulua *g, const struct item *item, bool is_join,
+static int item_block(lua_State *L, struct gpulua *g, struct item *item, bool is_join,
                       int64_t deadline_ns) {
     gpulua_status status = GPULUA_OK;
     if (item->kind == GPU_LUA_KIND_OP) {
@@ -543,7 +549,7 @@ static int item_block(lua_State *L, struct gpulua *g, const struct item *item, b
     } else if (item->kind == GPU_LUA_KIND_TASK) {
         status = drive_to_end(L, g, item->task, deadline_ns);
     } else {
-        block_for_ref(L, g, &item->ref, deadline_ns, &status);
+        block_for_buffer(L, g, item, deadline_ns, &status);
     }
     return status == GPULUA_TIMEOUT && !gpu_lua_item_is_over(item)
                ? time_is_over(L, item, is_join)
