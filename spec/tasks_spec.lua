@@ -901,6 +901,25 @@ describe("tasks", function()
       task:join()
     end)
 
+    it("has a hint that brings its wakes back, and is not longer than a task may wait for a device unseen", function()
+      local output, code = support.stock_script [[
+        local gpu, support = require "gpulua", require "spec.support"
+        local dev = support.open()
+        local spin = dev:compile(support.spin_source).spin
+        local x = dev:buffer("i32", 1):fill(0)
+        local s, y = dev:stream(), dev:buffer("i32", 1):fill(0)
+        local op = spin:launch({ grid = 1, block = 1, stream = s }, support.ticks(1), x, 1)
+        local task = gpu.spawn(function() op:await() end)
+        gpu.step()
+        y:read() -- takes the wakes away
+        local hint = gpu.timeout_hint()
+        print(hint and hint <= 1)
+        task:await()
+      ]]
+      assert.equal(0, code, output)
+      assert.equal("true\n", output)
+    end)
+
     it("run gives the results of a task", function()
       assert.are.same({ 1, 2 }, { gpu.run(function(...) return ... end, 1, 2) })
     end)

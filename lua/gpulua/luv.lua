@@ -206,7 +206,6 @@ function luv.attach()
   local poll, timer, prepare, check = uv.new_poll(gpu.pollfd()), uv.new_timer(), uv.new_prepare(), uv.new_check()
   poll:start("r", nothing)
   prepare:start(function() -- before libuv sleeps
-    gpu.pollfd()
     local seconds = gpu.timeout_hint()
     if seconds then
       timer:start(math.ceil(seconds * 1000), 0, nothing)

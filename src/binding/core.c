@@ -574,16 +574,11 @@ static int core_pollfd(lua_State *L) {
 
 /* gpu.timeout_hint() -> seconds until step wants to be called, or nil: only when pollfd says so */
 static int core_timeout_hint(lua_State *L) {
-    struct gpulua *g = GPU_LUA(L);
-    int64_t deadline_ns = gpu_lua_next_deadline_ns(g), alarm_ns = gpu_lua_alarm_ns(g);
-    deadline_ns = alarm_ns < deadline_ns ? alarm_ns : deadline_ns;
-    if (g->ready_count || g->was_poked || g->guest_is_due) {
-        lua_pushnumber(L, 0);
-    } else if (deadline_ns == INT64_MAX) {
+    int64_t left_ns = gpu_lua_hint_ns(GPU_LUA(L));
+    if (left_ns < 0) {
         luaL_pushfail(L);
     } else {
-        int64_t left_ns = deadline_ns - gpu_lua_now_ns();
-        lua_pushnumber(L, left_ns > 0 ? (lua_Number)left_ns / 1e9 : 0);
+        lua_pushnumber(L, (lua_Number)left_ns / 1e9);
     }
     return 1;
 }

@@ -351,6 +351,23 @@ void gpu_lua_arm(struct gpulua *g) {
     }
 }
 
+int64_t gpu_lua_hint_ns(struct gpulua *g) {
+    gpu_lua_arm(g);
+    if (g->ready_count || g->was_poked || g->guest_is_due || g->reports) {
+        return 0;
+    }
+    int64_t deadline_ns = gpu_lua_next_deadline_ns(g), alarm_ns = gpu_lua_alarm_ns(g);
+    int64_t now_ns = gpu_lua_now_ns();
+    deadline_ns = alarm_ns < deadline_ns ? alarm_ns : deadline_ns;
+    if (g->watch_count > 0 && deadline_ns > now_ns + GPU_LUA_HEARTBEAT_NS) {
+        return GPU_LUA_HEARTBEAT_NS;
+    }
+    if (deadline_ns == INT64_MAX) {
+        return -1;
+    }
+    return deadline_ns > now_ns ? deadline_ns - now_ns : 0;
+}
+
 static void poll_devices(struct gpulua *g) {
     for (struct device_handle *device = g->devices; device; device = device->next) {
         if (g->ready_count > 0) { /* perhaps nobody ever sleeps */

@@ -325,6 +325,9 @@ int gpu_lua_missed_wakes(lua_State *L);
 /* Looks at the devices and the timers; runs nothing. */
 void gpu_lua_pump(struct gpulua *g);
 void gpu_lua_arm(struct gpulua *g);
+/* Arms, and says how long a host may wait for the descriptor: at most the heartbeat while tasks
+ * wait for a device. 0: not at all; -1: until it is readable. */
+int64_t gpu_lua_hint_ns(struct gpulua *g);
 void gpu_lua_poke(struct gpulua *g); /* any thread */
 /* From here on `L` runs; returns what ran before. */
 lua_State *gpu_lua_set_innermost(struct gpulua *g, lua_State *L);

@@ -602,21 +602,12 @@ int gpulua_timeout_ms(gpulua *g) {
     if (g->is_closed) {
         return -1;
     }
-    gpu_lua_arm(g);
-    if (g->ready_count || g->was_poked || g->guest_is_due || g->reports) {
-        return 0;
-    }
-    int64_t deadline_ns = gpu_lua_next_deadline_ns(g), alarm_ns = gpu_lua_alarm_ns(g);
-    deadline_ns = alarm_ns < deadline_ns ? alarm_ns : deadline_ns;
-    if (g->watch_count > 0) {
-        int64_t look_ns = gpu_lua_now_ns() + GPU_LUA_HEARTBEAT_NS;
-        deadline_ns = look_ns < deadline_ns ? look_ns : deadline_ns;
-    }
-    if (deadline_ns == INT64_MAX) {
+    int64_t left_ns = gpu_lua_hint_ns(g);
+    if (left_ns < 0) {
         return -1;
     }
-    int64_t left_ms = (deadline_ns - gpu_lua_now_ns() + 999999) / 1000000;
-    return left_ms < 0 ? 0 : left_ms > INT32_MAX ? INT32_MAX : (int)left_ms;
+    int64_t left_ms = left_ns / 1000000 + (left_ns % 1000000 > 0);
+    return left_ms > INT32_MAX ? INT32_MAX : (int)left_ms;
 }
 
 const gpulua_error *gpulua_last_error(const gpulua *g) {

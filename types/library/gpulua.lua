@@ -215,7 +215,8 @@ function gpulua.step(seconds) end
 function gpulua.pollfd() end
 
 ---How long a host may wait for the descriptor before it calls `gpu.step` all the same: 0 now, nil until the descriptor
----is readable. To be asked before each wait.
+---is readable; at most 1 while tasks wait for a device. To be asked before each wait: calls that block take the
+---descriptor's wakes away, and this one brings them back.
 ---
 ---Waits: no.
 ---
