@@ -362,6 +362,15 @@ describe("memory resources", function()
       assert.equal(mib, mem:stats().remaining_bytes)
     end)
 
+    it("of a group is given back when the capture that a part is made in refuses it", function()
+      local mem = dev:memory { budget = mib, statistics = true }
+      local pool = dev:pool():seal()
+      support.raises("PoolSealed", {}, dev.capture, dev, { pool = pool }, function()
+        mem:buffers({ "u8", mib // 2 }, { "u8", mib // 2 })
+      end)
+      assert.equal(mib, mem:stats().remaining_bytes)
+    end)
+
     it("reserves for a group through guards, and gives all back when a part fails", function()
       local mem = dev:memory { from = dev:memory { budget = mib }, guard = { quarantine = 0 } }
       -- With canaries on both sides: 1,536 bytes each.

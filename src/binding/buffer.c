@@ -249,6 +249,9 @@ static void create_block(lua_State *L, struct gpulua *g, struct gpu_device *devi
         }
     }
     gpu_lua_site(L, g, device, &info.site); /* who asks where the memory went asks later */
+    if (request->reserved) {
+        ++*request->drawn;
+    }
     gpulua_status status = is_temporary(L, g, device, request)
                                ? gpu_block_create_temporary(device, &info, block, &error)
                                : gpu_block_create(device, &info, block, &error);

@@ -37,6 +37,7 @@ struct buffer_request {
     int rebuild; /* where on the stack the table is whose field says how; 0: it is not built anew */
     struct memory_handle *memory; /* where it comes from; NULL: the device's default */
     struct gpu_memory *reserved;  /* borrowed: gpu_memory_reserve has made room for it there */
+    uint32_t *drawn;              /* with that: counted when the room is used up, made or not */
 };
 enum gpu_type gpu_lua_check_type(lua_State *L, int index, const char *what);
 /* `index`: a number of elements or a table of dimensions. */

@@ -91,7 +91,7 @@ int gpu_lua_memory_buffers(lua_State *L) {
     }
     group->count = (uint32_t)count;
     for (int i = 0; i < count; i++) {
-        struct buffer_request request = {.reserved = group->memory};
+        struct buffer_request request = {.reserved = group->memory, .drawn = &group->done};
         lua_rawgeti(L, i + 2, 1);
         lua_rawgeti(L, i + 2, 2);
         lua_rawgeti(L, i + 2, 3);
@@ -100,9 +100,7 @@ int gpu_lua_memory_buffers(lua_State *L) {
             gpu_lua_fail(L, GPULUA_INVALID_ARGUMENT,
                          "buffers: the size of buffer %d changed while it was made", i + 1);
         }
-        struct gpu_device *device = gpu_lua_check_memory(L, g, 1)->device;
-        group->done++; /* used up, made or not */
-        gpu_lua_buffer_make(L, g, device, &request);
+        gpu_lua_buffer_make(L, g, gpu_lua_check_memory(L, g, 1)->device, &request);
         lua_replace(L, room + i + 1);
         lua_settop(L, room + i + 1);
     }
