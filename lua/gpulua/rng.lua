@@ -336,12 +336,14 @@ return function(device, options)
   local kernels = distributions.kernels(device, state.generator == "philox" and "draw" or "make")
   if state.generator == "philox" then
     made.draw, made.seed, made.place, made.draws = draw_philox, state.seed, state.offset, 0
-    made.state_words = device:buffer("i64", 2, { label = "rng state", rebuild = function(words)
+    local function rebuild(words)
       if made.is_captured then -- how often graphs have drawn is known to the device alone
         made.place = made.place + lost_words
       end
       words:write { made.seed, made.place }
-    end })
+    end
+    made.state_words = device:buffer("i64", 2,
+      { label = "rng state", rebuild = not core.is_sandbox and rebuild or nil }) -- sandboxes have none
     made.state_words:write { state.seed, state.offset }
   else
     made.words = make_once(libraries, device, device, function()

@@ -304,6 +304,12 @@ static void serves(gpulua_device *device) {
                  DEVICE "local a = dev:buffer('f32', { 2, 2 }):fill(1)\n"
                         "local c = dev:blas():gemm { a = a, b = a } print(c:read()[1])",
                  "2.0", "and BLAS");
+    check_answer(device,
+                 DEVICE "local x, y = dev:buffer('u32', 1000), dev:buffer('u32', 10)\n"
+                        "dev:rng():bits(x)\n"
+                        "local rng = dev:rng { offset = 990 } rng:bits(y)\n"
+                        "print(y:read()[10] == x:read()[1000], rng:state().offset)",
+                 "true\t1000", "and dev:rng");
     check_answer(device, CODES("dev:compile('x', { include = '/tmp' })"), "Unsupported include",
                  "no folders for headers");
     check_answer(device, CODES("dev:compile('x', { flags = '-fplugin=x' })"), "Unsupported flags",
