@@ -266,6 +266,7 @@ end)
 describe("closed in the middle of a call by a finaliser:", function()
   local program = [==[
     local gpu, support = require "gpulua", require "spec.support"
+    local kind, find = ..., string.find
     local dev = support.open()
     local source = [=[
       #include <gpulua_kernel.h>
@@ -392,6 +393,37 @@ describe("closed in the middle of a call by a finaliser:", function()
         "CaptureInvalidated", "EmptyCapture" },
       { device, function(d) return d:synchronize() end },
     }
+    local kept
+    local function hooked()
+      local d = device()
+      d:hooks { before_enqueue = function() end, after_enqueue = function() end }
+      kept = d:buffer("f32", 4)
+      return d
+    end
+    cases["device with hooks"] = {
+      { hooked, function() return kept:fill(1) end },
+      { hooked, function(d)
+        kept:fill(1)
+        return d:current():mark()
+      end },
+    }
+    local core = require "gpulua.core"
+    local function log() -- whose neighbour comes meanwhile
+      return { close = function() support.open { trace = true }:close() end }
+    end
+    if kind == "log" then
+      local traced = support.open { trace = true }
+      local s = traced:stream()
+      local b = traced:buffer("f32", 4):fill(1)
+      s:use(function() b:fill(2) end)
+      traced:synchronize()
+    end
+    cases.log = {
+      { log, function() return core.trace_info() end },
+      { log, function() return core.trace_op(1, 2) end },
+      { log, function() return core.trace_waits(1, 2) end },
+      { log, function() return core.trace_uses(1, 2) end },
+    }
     cases.recorder = {
       { function() return dev:recorder() end, function(r) return r:commit() end },
     }
@@ -417,8 +449,8 @@ describe("closed in the middle of a call by a finaliser:", function()
         end
       end })
     end
-    local kind, most = ..., 40
-    local codes = { Closed = true, UseAfterFree = true, DeviceLost = kind == "device" }
+    local most = 40
+    local codes = { Closed = true, UseAfterFree = true, DeviceLost = find(kind, "device") ~= nil }
     local closed = 0
     for number, case in ipairs(cases[kind]) do
       for n = 0, most do
@@ -451,7 +483,8 @@ describe("closed in the middle of a call by a finaliser:", function()
     print "works"
   ]==]
 
-  for _, kind in ipairs { "stream", "op", "module", "kernel", "memory", "graph", "device", "recorder", "buffer" } do
+  for _, kind in ipairs { "stream", "op", "module", "kernel", "memory", "graph", "device", "recorder", "buffer",
+    "device with hooks", "log" } do
     it("what a call on a " .. kind .. " uses", function()
       local text = ("local program = load(%q, '=program')\nprogram(%q)"):format(program, kind)
       local output, code = support.script(text, "MALLOC_PERTURB_=165")

@@ -48,13 +48,10 @@ static lua_State *begin(struct gpulua *g, const char *event) {
 /* On the coroutine: handler, event, arguments. An interrupt that met the hook goes on to who was
  * interrupted. */
 static void call(struct gpulua *g, lua_State *L, int argument_count) {
-    bool was_in_hook = g->is_in_hook;
     bool was_interrupted = atomic_load(&g->interrupt) != 0;
-    g->is_in_hook = true;
     lua_State *innermost = gpu_lua_set_innermost(g, L);
     int status = lua_pcall(L, argument_count + 1, 0, 0);
     gpu_lua_set_innermost(g, innermost);
-    g->is_in_hook = was_in_hook;
     if (status == LUA_OK) {
         return;
     }
@@ -107,13 +104,22 @@ static bool push_safely(lua_State *L, lua_CFunction push, const void *first, voi
     return true;
 }
 
-static void before_enqueue(void *user, const gpulua_hook_info *info) {
-    struct script_hooks *hooks = user;
+/* Calls the handler with the event and what `push` answers. The runtime may be in the middle of a
+ * call: all along finalisers may do as little as the hook itself. */
+static void tell(struct script_hooks *hooks, const char *event, lua_CFunction push,
+                 const void *first) {
     struct gpulua *g = hooks->handle->g;
-    lua_State *L = begin(g, "before_enqueue");
-    if (L && push_safely(L, push_info, info, hooks)) {
+    bool was_in_hook = g->is_in_hook;
+    g->is_in_hook = true;
+    lua_State *L = begin(g, event);
+    if (L && push_safely(L, push, first, hooks)) {
         call(g, L, lua_gettop(L) - 2);
     }
+    g->is_in_hook = was_in_hook;
+}
+
+static void before_enqueue(void *user, const gpulua_hook_info *info) {
+    tell(user, "before_enqueue", push_info, info);
 }
 
 struct outcome {
@@ -144,19 +150,10 @@ static int push_outcome(lua_State *L) {
     return 5;
 }
 
-static void tell_outcome(struct script_hooks *hooks, const char *event,
-                         const struct outcome *outcome) {
-    struct gpulua *g = hooks->handle->g;
-    lua_State *L = begin(g, event);
-    if (L && push_safely(L, push_outcome, outcome, hooks)) {
-        call(g, L, lua_gettop(L) - 2);
-    }
-}
-
 static void after_enqueue(void *user, const gpulua_hook_info *info, gpulua_status status,
                           const char *message) {
     const struct outcome outcome = {info->number, status, message, 0, -1};
-    tell_outcome(user, "after_enqueue", &outcome);
+    tell(user, "after_enqueue", push_outcome, &outcome);
 }
 
 /* From a poll: only takes note. */
@@ -183,8 +180,8 @@ static void after_complete(void *user, const gpulua_hook_info *info, gpulua_stat
 static void tell_ended(struct script_hooks *hooks, const struct ended *ended) {
     const struct outcome outcome = {ended->number, ended->status, ended->message, ended->host_ns,
                                     ended->device_ns};
-    tell_outcome(hooks, "before_complete", &outcome);
-    tell_outcome(hooks, "after_complete", &outcome);
+    tell(hooks, "before_complete", push_outcome, &outcome);
+    tell(hooks, "after_complete", push_outcome, &outcome);
 }
 
 static void tell_lost(struct gpulua *g, struct script_hooks *hooks) {

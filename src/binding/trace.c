@@ -382,29 +382,30 @@ int gpu_lua_trace_info(lua_State *L) {
     lua_pushinteger(L, (lua_Integer)gpu_trace_dropped(tracing->spans));
     lua_setfield(L, -2, "dropped");
     for (uint32_t i = 0; i < tracing->log_count; i++) {
-        const struct traced_log *log = &tracing->logs[i];
-        struct extent end = end_of(log);
+        const struct traced_log log = tracing->logs[i]; /* a finaliser may open a device */
+        struct extent end = end_of(&log);
         lua_createtable(L, 0, 8);
-        lua_pushstring(L, gpu_trace_device_name(log->trace));
+        lua_pushstring(L, gpu_trace_device_name(log.trace));
         lua_setfield(L, -2, "name");
-        lua_pushinteger(L, (lua_Integer)(end.ops - log->before.ops));
+        lua_pushinteger(L, (lua_Integer)(end.ops - log.before.ops));
         lua_setfield(L, -2, "ops");
-        lua_pushinteger(L, (lua_Integer)(end.dropped - log->before.dropped));
+        lua_pushinteger(L, (lua_Integer)(end.dropped - log.before.dropped));
         lua_setfield(L, -2, "dropped");
-        if (log->seat != 0) {
-            lua_pushinteger(L, log->seat);
+        if (log.seat != 0) {
+            lua_pushinteger(L, log.seat);
             lua_setfield(L, -2, "seat");
         }
-        push_counts(L, log->trace);
+        push_counts(L, log.trace);
         lua_rawseti(L, -2, (lua_Integer)i + 1);
     }
     lua_insert(L, -2);
     return 2;
 }
 
-/* Arguments 1 and 2: a device's log, and an operation in it, which is copied. Others' tasks are no
- * tasks here, and their calls may have begun before tracing did. */
-static const struct traced_log *check_op(lua_State *L, struct gpu_traced_op *op) {
+/* Arguments 1 and 2: a device's log, and an operation in it; both are copied, for where Lua makes
+ * room a finaliser may open a device. Others' tasks are no tasks here, and their calls may have
+ * begun before tracing did. */
+static struct traced_log check_op(lua_State *L, struct gpu_traced_op *op) {
     const struct tracing *tracing = GPU_LUA(L)->tracing;
     int is_log, is_row;
     lua_Integer device = lua_tointegerx(L, 1, &is_log), number = lua_tointegerx(L, 2, &is_row);
@@ -431,7 +432,7 @@ static const struct traced_log *check_op(lua_State *L, struct gpu_traced_op *op)
         op->task = 0;
         op->asked_ns = op->asked_ns > tracing->begun_ns ? op->asked_ns : tracing->begun_ns;
     }
-    return log;
+    return *log;
 }
 
 /* nil for 0 */
@@ -454,8 +455,8 @@ int gpu_lua_trace_op(lua_State *L) {
                                            [GPU_TRACE_SUCCEEDED] = "succeeded",
                                            [GPU_TRACE_FAILED] = "failed"};
     struct gpu_traced_op op;
-    const struct traced_log *log = check_op(L, &op);
-    const struct gpu_trace *trace = log->trace;
+    const struct traced_log log = check_op(L, &op);
+    const struct gpu_trace *trace = log.trace;
     lua_settop(L, 0);
     luaL_checkstack(L, 28, NULL);
     lua_pushstring(L, gpu_trace_kind_name(op.kind));
@@ -479,7 +480,7 @@ int gpu_lua_trace_op(lua_State *L) {
         is_host = gpu_trace_use(trace, &op, i)->is_host;
     }
     lua_pushboolean(L, is_host);
-    if (op.seat == log->seat) {
+    if (op.seat == log.seat) {
         luaL_pushfail(L);
     } else {
         lua_pushinteger(L, op.seat);
@@ -499,11 +500,11 @@ int gpu_lua_trace_op(lua_State *L) {
  * is not in the log */
 int gpu_lua_trace_waits(lua_State *L) {
     struct gpu_traced_op op;
-    const struct traced_log *log = check_op(L, &op);
+    const struct traced_log log = check_op(L, &op);
     lua_settop(L, 0);
     luaL_checkstack(L, (int)op.wait_count, NULL);
     for (uint32_t i = 0; i < op.wait_count; i++) {
-        lua_pushinteger(L, (lua_Integer)number_in(log, gpu_trace_wait(log->trace, &op, i)->op));
+        lua_pushinteger(L, (lua_Integer)number_in(&log, gpu_trace_wait(log.trace, &op, i)->op));
     }
     return (int)op.wait_count;
 }
@@ -559,7 +560,7 @@ static void push_node(lua_State *L, const struct gpu_trace *trace,
  * or kept, for how long none of these ran (ns), which is what bodies took, else 0 */
 int gpu_lua_trace_nodes(lua_State *L) {
     struct gpu_traced_op op;
-    const struct gpu_trace *trace = check_op(L, &op)->trace;
+    const struct gpu_trace *trace = check_op(L, &op).trace;
     uint32_t count = 0;
     for (uint64_t row = op.node_last; row != 0; row = gpu_trace_node(trace, row)->before) {
         count++;
@@ -592,7 +593,7 @@ int gpu_lua_trace_nodes(lua_State *L) {
  */
 int gpu_lua_trace_uses(lua_State *L) {
     struct gpu_traced_op op;
-    const struct gpu_trace *trace = check_op(L, &op)->trace;
+    const struct gpu_trace *trace = check_op(L, &op).trace;
     lua_createtable(L, (int)op.use_count * 6, 0); /* a graph may have more than a stack takes */
     for (uint32_t i = 0; i < op.use_count; i++) {
         const struct gpu_traced_use *use = gpu_trace_use(trace, &op, i);
@@ -642,7 +643,7 @@ static void push_pointer(lua_State *L, const struct gpu_trace *trace,
  * buffer's name, or nil; "?" where it cannot be shown. Nothing where they are not known. */
 int gpu_lua_trace_arguments(lua_State *L) {
     struct gpu_traced_op op;
-    const struct gpu_trace *trace = check_op(L, &op)->trace;
+    const struct gpu_trace *trace = check_op(L, &op).trace;
     lua_settop(L, 0);
     const struct gpu_param *param;
     for (uint32_t i = 0; (param = gpu_trace_param(trace, &op, i)); i++) {
