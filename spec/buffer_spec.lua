@@ -277,6 +277,22 @@ describe("buffer", function()
     end
   end)
 
+  it("takes an empty table behind a shape, or what has a length, for data", function()
+    support.raises("InvalidArgument", { "a table of 0 elements, where the shape has 4" }, dev.upload, dev, "f32",
+      { 2, 2 }, {})
+    support.raises("InvalidArgument", { "a table of 0 elements, where the shape has 4" }, dev.upload, dev, "f32", 4, {})
+    support.raises("InvalidArgument", { "a table of 0 elements" }, dev.upload, dev, "f32", { 2, 2 }, {},
+      { label = "x" })
+    support.raises("InvalidArgument", { "a table of 0 elements" }, dev.upload, dev, "f32", { 2, 2 },
+      { label = "x" }, {})
+    local data = setmetatable({}, { __len = function() return 4 end, __index = function(_, i) return i * 2 end })
+    local b <close> = dev:upload("f32", { 2, 2 }, data)
+    assert.are.same({ 2, 4, 6, 8 }, b:read())
+    local c <close> = dev:upload("f32", { 2, 2 }, setmetatable({}, { __index = { label = "x" } }))
+    assert.are.same({ 2, 2 }, c:read())
+    assert.equal("x", c.label)
+  end)
+
   it("moves more than fits in one piece of staging", function()
     local n = 5 * 1024 * 1024 + 3 -- 20 MiB and a bit; staging moves 16 MiB at once
     local chunk = {}

@@ -707,6 +707,7 @@ describe("kernel", function()
     for _, kernel in ipairs { mod.plain, mod.large } do
       local blocks, occupancy = kernel:occupancy()
       assert.equal(blocks, (kernel:occupancy(256)), "the driver says the same")
+      assert.equal(blocks, (kernel:occupancy(256.0)))
       assert.equal(blocks * 8, occupancy.warps)
       assert.truthy(math.abs(occupancy.share - occupancy.warps / occupancy.warps_max) < 1e-9 and occupancy.share <= 1)
       local known = { registers = true, ["shared memory"] = true, threads = true, blocks = true }

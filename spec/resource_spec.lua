@@ -415,6 +415,32 @@ describe("memory resources", function()
       assert.equal("none 51", seen[#seen])
     end)
 
+    it("listeners are nobody's children, and no part of a capture", function()
+      local mem = dev:memory { budget = mib }
+      local x <close> = dev:buffer("i32", 1):fill(0)
+      local has_ended, held
+      mem:on_pressure(function()
+        gpu.sleep(0.1)
+        x:fill(7)
+        has_ended = true
+      end)
+      gpu.spawn(function() held = mem:buffer("u8", mib) end):await()
+      assert.is_nil(has_ended)
+      gpu.sleep(0.2)
+      held:close()
+      gpu.sleep(0.2)
+      x:fill(0)
+      has_ended = nil
+      local y <close> = dev:buffer("i32", 1)
+      local graph <close> = dev:capture({}, function()
+        held = mem:buffer("u8", mib)
+        y:fill(1)
+      end)
+      assert.equal(1, graph:nodes())
+      assert.is_true(support.eventually(5, function() return has_ended end))
+      assert.are.same({ 7 }, x:read())
+    end)
+
     it("listeners of the device's own budget are those of memory without one", function()
       local small = support.open { budget = 4 * mib }
       local seen = {}

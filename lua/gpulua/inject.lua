@@ -42,6 +42,7 @@ return function(device, given)
   rest.slow, rest.seconds = nil, nil
   local seconds = given.seconds == nil and 1 or given.seconds
   if given.slow == false then
+    plain(device, rest)
     core.inject_slow(device)
   elseif type(given.slow) ~= "string" then
     fail("inject", "slow: the name of a kernel expected, got %s", core.type(given.slow) or type(given.slow))
@@ -50,7 +51,8 @@ return function(device, given)
   else
     kernels[device] = kernels[device] or device:compile(string.format(source, clocks[device.kind]))
       :kernel "injected_delay"
+    plain(device, rest) -- which may refuse the rest
     core.inject_slow(device, kernels[device], given.slow, math.floor(seconds * 1e9))
   end
-  return plain(device, rest)
+  return device
 end

@@ -614,7 +614,8 @@ static const struct {
      "err.code == 'Unsupported', tostring(err)) return err end "
      "refused(dev.memory_map, dev) refused(dev.inject, dev, { lost = 1 }) "
      "refused(dev.inject, dev, { slow = false }) refused(dev.host, dev, 'f32', 4) "
-     "refused(dev.recorder, dev) refused(dev.capture, dev, function() end) "
+     "refused(dev.recorder, dev) refused(dev.memory, dev, { log = true }) "
+     "refused(dev.capture, dev, function() end) "
      "refused(dev.buffer, dev, 'f32', 4, { rebuild = function() end }) local fast = "
      "dev:graphed(function() dev:buffer('f32', 4):fill(1) end) fast() refused(fast)"},
     {"our own metatables, and methods of strings",

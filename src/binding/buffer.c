@@ -370,10 +370,27 @@ int gpu_lua_device_buffer(lua_State *L) {
     return 1;
 }
 
-/* Is there data at `index`, and not options? */
+/* Options have names. */
+static bool is_table_of_data(lua_State *L, int index) {
+    if (!lua_istable(L, index) || lua_rawlen(L, index) > 0) {
+        return lua_istable(L, index);
+    }
+    if (lua_getmetatable(L, index)) {
+        lua_pop(L, 1);
+        bool has_length = luaL_getmetafield(L, index, "__len") != LUA_TNIL;
+        lua_pop(L, has_length ? 1 : 0);
+        return has_length;
+    }
+    lua_pushnil(L);
+    bool is_empty = !lua_next(L, index);
+    lua_pop(L, is_empty ? 0 : 2);
+    return is_empty;
+}
+
+/* Behind a shape: is there data at `index`, and not options, which come last? */
 static bool is_data(lua_State *L, struct gpulua *g, int index) {
-    return lua_isfunction(L, index) || lua_type(L, index) == LUA_TSTRING ||
-           (lua_istable(L, index) && lua_rawlen(L, index) > 0) ||
+    return !lua_isnoneornil(L, index + 1) || lua_isfunction(L, index) ||
+           lua_type(L, index) == LUA_TSTRING || is_table_of_data(L, index) ||
            gpu_lua_test(L, g, index, GPU_LUA_KIND_BUFFER) ||
            gpu_lua_test(L, g, index, GPU_LUA_KIND_HOST);
 }

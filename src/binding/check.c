@@ -586,11 +586,12 @@ void gpu_lua_check_read(struct gpulua *g, lua_State *L, const struct gpu_ref *re
         return;
     }
     struct strand *strand = current(g);
+    bool is_known = gpu_lua_where(L, &ar);
     const struct seen_read read = {
         .strand = strand->name[0] ? strand->name : "0",
         .number = ++strand->read_count,
-        .source = gpu_lua_where(L, &ar) ? ar.short_src : "?",
-        .line = ar.currentline,
+        .source = is_known ? ar.short_src : "?",
+        .line = is_known ? ar.currentline : 0,
         .block_number = gpu_block_number(ref->block),
         .label = gpu_block_label(ref->block),
     };

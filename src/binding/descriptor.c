@@ -86,10 +86,23 @@ static struct descriptor *create(struct gpulua *g, int fd) {
     return descriptor;
 }
 
+/* All who wait for it go on; it is gone afterwards. */
+static void fire(struct descriptor *descriptor, bool is_closed) {
+    for (struct slot *slot = descriptor->slots, *next; slot; slot = next) {
+        next = slot->next;
+        slot->is_closed = is_closed;
+        gpu_lua_slot_fire(slot);
+    }
+}
+
 bool gpu_lua_slot_watch_descriptor(struct slot *slot, struct gpulua *g, int fd) {
     struct descriptor *descriptor = g->descriptors;
     while (descriptor && descriptor->fd != fd) {
         descriptor = descriptor->next;
+    }
+    if (descriptor && control(g, EPOLL_CTL_MOD, descriptor) != 0) {
+        fire(descriptor, true); /* it was closed, and the number is another's now */
+        descriptor = NULL;
     }
     descriptor = descriptor ? descriptor : create(g, fd);
     if (!descriptor) {
@@ -105,15 +118,6 @@ bool gpu_lua_slot_watch_descriptor(struct slot *slot, struct gpulua *g, int fd) 
 void gpu_lua_descriptor_left(struct gpulua *g, struct descriptor *descriptor) {
     if (!descriptor->slots) {
         destroy(g, descriptor);
-    }
-}
-
-/* All who wait for it go on; it is gone afterwards. */
-static void fire(struct descriptor *descriptor, bool is_closed) {
-    for (struct slot *slot = descriptor->slots, *next; slot; slot = next) {
-        next = slot->next;
-        slot->is_closed = is_closed;
-        gpu_lua_slot_fire(slot);
     }
 }
 

@@ -664,8 +664,9 @@ static lua_Integer opt_count(lua_State *L, int index, const char *what, lua_Inte
     if (lua_isnoneornil(L, index)) {
         return otherwise;
     }
-    lua_Integer count = lua_isinteger(L, index) ? lua_tointeger(L, index) : least - 1;
-    if (count < least || count > most) {
+    int is_whole = 0;
+    lua_Integer count = lua_type(L, index) == LUA_TNUMBER ? lua_tointegerx(L, index, &is_whole) : 0;
+    if (!is_whole || count < least || count > most) {
         gpu_lua_fail(L, GPULUA_INVALID_ARGUMENT,
                      "argument %d of occupancy: %s, a whole number from %d on, expected, got %s",
                      index - 1, what, (int)least, gpu_lua_describe(L, index));

@@ -120,7 +120,9 @@ void gpu_lua_memory_tell(lua_State *L, struct gpulua *g) {
             lua_rawgeti(L, list, i);
             lua_pushstring(L, level);
             lua_pushinteger(L, (lua_Integer)remaining);
-            gpu_lua_task_ready(g, gpu_lua_task_new(L, g, list + 1, false));
+            struct task *task = gpu_lua_task_new(L, g, list + 1, true);
+            gpu_lua_task_detach(task);
+            gpu_lua_task_ready(g, task);
             lua_settop(L, list);
         }
         lua_settop(L, list - 1);

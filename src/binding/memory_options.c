@@ -137,6 +137,7 @@ void gpu_lua_memory_wishes(lua_State *L, struct gpulua *g, struct memory_wishes 
         gpu_lua_field_integer(L, 2, "log_bytes", "memory", LOG_TEXT_BYTES, GPU_LOG_LINE_BYTES_MAX,
                               (int64_t)GPU_LOG_TEXT_BYTES_MAX);
     if (has_option(L, "log", LUA_TFUNCTION, "true or a function")) {
+        gpu_lua_refuse_in_sandbox(L, g, "logs of memories"); /* nobody counts their bytes */
         add_layer(wishes, GPU_MEMORY_LOGGING)->text_bytes = (uint64_t)text_bytes;
         wishes->sink = lua_isfunction(L, -1) ? lua_gettop(L) : 0; /* stays there */
     } else if (lua_getfield(L, 2, "log_bytes") != LUA_TNIL) {

@@ -375,9 +375,15 @@ static const char *read_file(lua_State *L, const char *path, size_t *length) {
     return lua_tolstring(L, -1, length);
 }
 
-/* PTX starts with text that names its version, a cubin with the magic number of ELF. */
+/* PTX starts with text that names its version, a cubin with the magic number of ELF. Paths may have
+ * the word, too, but nothing of a list behind it. */
 static bool is_image(const char *text, size_t length) {
-    return (length >= 4 && memcmp(text, "\177ELF", 4) == 0) || strstr(text, ".version") != NULL;
+    static const char word[] = ".version";
+    const char *at = strstr(text, word);
+    while (at && (at[sizeof word - 1] == 0 || !strchr(" \t\r\n", at[sizeof word - 1]))) {
+        at = strstr(at + 1, word);
+    }
+    return at || (length >= 4 && memcmp(text, "\177ELF", 4) == 0);
 }
 
 /* dev:load(code[, {name =}]) -> module. code: PTX or a cubin, as bytes or as the name of a file.

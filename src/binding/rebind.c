@@ -158,6 +158,9 @@ static void get_buffer(lua_State *L, struct gpulua *g, int at, const char *name,
         bind->ref = buffer->ref;
         return;
     }
+    if (gpu_lua_test(L, g, at, GPU_LUA_KIND_SCALAR)) {
+        gpu_lua_fail(L, GPULUA_CLOSED, "'%s' of bind: attempt to use a closed scalar", name);
+    }
     gpu_lua_fail(L, GPULUA_INVALID_ARGUMENT, "'%s' of bind: a buffer expected, got %s", name,
                  gpu_lua_describe(L, at));
 }
