@@ -222,6 +222,7 @@ describe("stream", function()
         end
         assert.are.same({ true, 7 }, { coroutine.resume(co, 7) })
         assert.are_not.equal(s.id, dev:current().id)
+        assert.equal(2000, #texts)
       end
     end)
 
