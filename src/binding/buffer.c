@@ -370,21 +370,14 @@ int gpu_lua_device_buffer(lua_State *L) {
     return 1;
 }
 
-/* Options have names. */
+/* Options have no length. */
 static bool is_table_of_data(lua_State *L, int index) {
     if (!lua_istable(L, index) || lua_rawlen(L, index) > 0) {
         return lua_istable(L, index);
     }
-    if (lua_getmetatable(L, index)) {
-        lua_pop(L, 1);
-        bool has_length = luaL_getmetafield(L, index, "__len") != LUA_TNIL;
-        lua_pop(L, has_length ? 1 : 0);
-        return has_length;
-    }
-    lua_pushnil(L);
-    bool is_empty = !lua_next(L, index);
-    lua_pop(L, is_empty ? 0 : 2);
-    return is_empty;
+    bool has_length = luaL_getmetafield(L, index, "__len") != LUA_TNIL;
+    lua_pop(L, has_length ? 1 : 0);
+    return has_length;
 }
 
 /* Behind a shape: is there data at `index`, and not options, which come last? */

@@ -93,7 +93,8 @@ local device = {}
 function device:buffer(type, shape, options) end
 
 ---A new buffer with data in it. The data is copied at the call. It is flat, row by row. With a shape, it has as many
----elements as that; a function needs one. An empty table behind a table is data, too, of no elements.
+---elements as that; a function needs one. An empty table behind a table is options, if none
+---follow.
 ---
 ---```lua
 ---print(dev:upload("i32", { 1, 2, 3 }):read(3)[1])                        --> 3
