@@ -1,5 +1,6 @@
 -- Recorders: what a host's own work uses is declared, waited for, and noted behind it.
 
+local gpu = require "gpulua"
 local support = require "spec.support"
 
 describe("recorder", function()
@@ -294,6 +295,64 @@ describe("recorder", function()
       local rec = dev:recorder()
       support.raises("InvalidArgument", "nothing", rec.read, rec)
     end)
+  end)
+
+  describe("memory that is freed", function()
+    it("before preflight is refused there, and what was lost with the device as well", function()
+      scene(function(x)
+        local rec = dev:recorder()
+        rec:write(x)
+        x:free()
+        support.raises("UseAfterFree", {}, rec.preflight, rec)
+        rec:close()
+      end)
+      if support.is_isolated() then
+        local own <close> = support.open { isolate = "process" }
+        local x = own:buffer("i32", 16):fill(1)
+        local rec = own:recorder()
+        rec:write(x)
+        support.lose(own)
+        support.raises("Stale", {}, rec.preflight, rec)
+        rec:close()
+      end
+    end)
+
+    it("between preflight and commit stays the work's of the host until that is over", function()
+      scene(function(x, _, a, _, stream_a)
+        x:await()
+        support.settle(dev)
+        local before <const> = dev:stats().bytes_live
+        local rec = dev:recorder { stream = stream_a }
+        rec:write(x):preflight()
+        x:free()
+        assert.equal(before, dev:stats().bytes_live)
+        rec:commit():await()
+        support.settle(dev)
+        assert.truthy(dev:stats().bytes_live < before)
+        mod.put:launch(a, dev:buffer("i32", 16), 16, 3):await()
+      end)
+    end)
+  end)
+
+  it("whose commit comes to no end can be committed again", function()
+    if support.isolation() ~= "process" then
+      pending "nothing stops the device"
+    end
+    local own <close>, pid = support.open_with_pid {}
+    local x, other = own:buffer("i32", 16):fill(0), own:buffer("i32", 16)
+    local rec = own:recorder { stream = own:stream() }
+    rec:write(x):preflight()
+    own:await()
+    os.execute("kill -STOP " .. pid)
+    local ok = pcall(gpu.timeout, 1, function()
+      for i = 1, 1000000 do other:fill(i) end
+    end)
+    local is_committed, err = pcall(gpu.timeout, 0.2, rec.commit, rec)
+    os.execute("kill -CONT " .. pid)
+    assert.are.same({ false, false }, { ok, is_committed })
+    support.is_error(err, "Timeout")
+    rec:commit():await()
+    assert.equal(0, x:read(1, 1)[1])
   end)
 
   it("abandoned before preflight is cancelled", function()

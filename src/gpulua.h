@@ -530,7 +530,8 @@ GPULUA_API gpulua_status gpulua_recorder_stream(gpulua *g, gpulua_recorder *reco
                                                 uintptr_t *stream);
 /* Notes the uses behind what is on the stream now, and ends the recorder. StreamMisuse: uses but no
  * preflight; or uses after it, which are noted all the same. CaptureActive, CaptureInvalidated: the
- * host captures the stream; to be called again when that has ended. */
+ * host captures the stream; to be called again when that has ended. Interrupted, Timeout,
+ * OutOfMemory: nothing is noted yet; to be called again. */
 GPULUA_API gpulua_status gpulua_recorder_commit(gpulua *g, gpulua_recorder *recorder);
 /* Nothing was enqueued: forgets the uses and ends it. */
 GPULUA_API void gpulua_recorder_cancel(gpulua_recorder *recorder);

@@ -24,6 +24,7 @@ struct gpu_recorder {
     bool was_lost;               /* with the device, while HOLDING */
     const struct gpu_seat *seat; /* of a shared device: who holds it. Compared alone */
     struct gpu_deferred abandoned;
+    uint32_t held_count;          /* of the uses: their blocks' memory stays, while HOLDING */
     struct gpu_envelope envelope; /* its uses; each block retained */
 };
 
@@ -139,9 +140,14 @@ uint32_t gpu_recorder_count(const struct gpu_recorder *recorder) {
 
 static void drop_uses(struct gpu_recorder *recorder) {
     for (uint32_t i = 0; i < recorder->envelope.use_count; i++) {
-        gpu_block_release(recorder->envelope.uses[i].block);
+        struct gpu_block *block = recorder->envelope.uses[i].block;
+        if (i < recorder->held_count) {
+            gpu_block_export_end(block);
+        } else {
+            gpu_block_release(block);
+        }
     }
-    recorder->envelope.use_count = 0;
+    recorder->envelope.use_count = recorder->held_count = 0;
 }
 
 /* ---- holding ---- */
@@ -168,6 +174,11 @@ static bool will_end(const struct gpu_recorder *held) {
 }
 
 gpulua_status gpu_recorder_check(const struct gpu_envelope *envelope, struct gpu_error *error) {
+    for (const struct gpu_recorder *own = envelope->stream->device->holding; own; own = own->next) {
+        if (&own->envelope == envelope) {
+            return GPULUA_OK; /* at its commit: the work may be on the stream already */
+        }
+    }
     for (const struct gpu_recorder *held = envelope->stream->device->holding; held;
          held = held->next) {
         if (held->stream == envelope->stream) {
@@ -195,8 +206,13 @@ gpulua_status gpu_recorder_check(const struct gpu_envelope *envelope, struct gpu
     return GPULUA_OK;
 }
 
+/* Memory that is freed meanwhile is the host's work's until that is noted. */
 static void hold(struct gpu_recorder *recorder) {
     struct gpu_device *device = recorder->stream->device;
+    for (uint32_t i = 0; i < recorder->envelope.use_count; i++) {
+        recorder->envelope.uses[i].block->export_count++;
+    }
+    recorder->held_count = recorder->envelope.use_count;
     recorder->state = HOLDING;
     recorder->seat = gpu_seat_of(device);
     recorder->next = device->holding;
@@ -240,11 +256,27 @@ static gpulua_status check_open(const struct gpu_recorder *recorder, const char 
 
 /* ---- preflight and commit ---- */
 
+/* What was accepted when it was noted may be gone by now. */
+static gpulua_status check_uses(const struct gpu_envelope *envelope, struct gpu_error *error) {
+    gpulua_status status = GPULUA_OK;
+    for (uint32_t i = 0; i < envelope->use_count && status == GPULUA_OK; i++) {
+        const struct gpu_use *use = &envelope->uses[i];
+        const struct gpu_ref ref = {.block = use->block,
+                                    .byte_offset = use->byte_begin,
+                                    .byte_count = use->byte_end - use->byte_begin};
+        status = gpu_ref_check(&ref, envelope->stream->device, "what the recorder uses", error);
+    }
+    return status;
+}
+
 /* A mark with the waits of the uses. */
 static gpulua_status wait_on_stream(struct gpu_recorder *recorder, struct gpu_error *error) {
     struct gpu_envelope *envelope = &recorder->envelope;
     struct wire_record *record;
-    gpulua_status status = gpu_recorder_check(envelope, error);
+    gpulua_status status = check_uses(envelope, error);
+    if (status == GPULUA_OK) {
+        status = gpu_recorder_check(envelope, error);
+    }
     if (status == GPULUA_OK) {
         status = gpu_envelope_record(envelope, WIRE_OP_MARK, &record, error);
     }
@@ -297,8 +329,7 @@ gpulua_status gpu_recorder_preflight(struct gpu_recorder *recorder, struct gpu_e
     return status;
 }
 
-/* Whatever happens here, work may be on the stream already: its uses are noted, or it is waited
- * for. */
+/* Work may be on the stream already. */
 static gpulua_status note_uses(struct gpu_recorder *recorder, struct gpu_op **op,
                                struct gpu_error *error) {
     struct gpu_envelope *envelope = &recorder->envelope;
@@ -310,12 +341,6 @@ static gpulua_status note_uses(struct gpu_recorder *recorder, struct gpu_op **op
     status = gpu_envelope_record(envelope, WIRE_OP_MARK, &record, error);
     if (status == GPULUA_OK) {
         status = gpu_envelope_submit(envelope, record, 0, op, error);
-    }
-    if (status == GPULUA_OUT_OF_MEMORY) {
-        struct gpu_error ignored = {0};
-        if (gpu_device_wait_idle(recorder->stream->device, -1, &ignored)) {
-            gpu_error_finish(&ignored);
-        }
     }
     return status;
 }
@@ -340,6 +365,10 @@ gpulua_status gpu_recorder_commit(struct gpu_recorder *recorder, struct gpu_op *
     }
     if (status == GPULUA_OK) {
         status = note_uses(recorder, op, error);
+    }
+    if (status == GPULUA_INTERRUPTED || status == GPULUA_TIMEOUT ||
+        status == GPULUA_OUT_OF_MEMORY) {
+        return status; /* nothing is noted yet, and it can be committed again */
     }
     if (status == GPULUA_OK && recorder->is_rejected) {
         status = raise_rejected(recorder, error);

@@ -40,7 +40,7 @@ bool gpu_recorder_has_ended(const struct gpu_recorder *recorder);
 gpulua_status gpu_recorder_preflight(struct gpu_recorder *recorder, struct gpu_error *error);
 /* Notes the uses behind what is on the stream now. `*op` (retained; may be NULL) is over when that
  * is. StreamMisuse: no preflight (unless there are no uses), or uses after it: these are noted all
- * the same. */
+ * the same. Interrupted, Timeout, OutOfMemory: nothing is noted, and it can be called again. */
 gpulua_status gpu_recorder_commit(struct gpu_recorder *recorder, struct gpu_op **op,
                                   struct gpu_error *error);
 /* Nothing was enqueued: forgets the uses. */

@@ -344,6 +344,7 @@ static bool survives(const struct gpu_block *block) {
 
 /* All that was pending has failed. */
 static void let_go(struct gpu_device *device) {
+    gpu_recorders_lose(device); /* before what they hold goes */
     for (uint32_t slot = 0; slot < WIRE_STREAMS_MAX; slot++) {
         struct gpu_stream *stream = device->streams[slot];
         if (stream) {
@@ -504,7 +505,6 @@ static void complete(struct gpu_device *device) {
             block->shadow = NULL;
         }
     }
-    gpu_recorders_lose(device);
     device->observer = NULL; /* this is nobody's work */
     restore_contents(device);
     device->observer = observer;

@@ -278,7 +278,7 @@ function recorder:read_write(...) end
 ---Waits: no; it blocks while too much is in flight.
 ---
 ---Errors: `StreamMisuse` (what cannot be tracked; a second time), `DependencyFailed` (what it reads was not written),
----`CaptureActive`, those of work.
+---`UseAfterFree` and `Stale` (freed or lost since), `CaptureActive`, those of work.
 ---@return gpulua.recorder recorder The same one.
 function recorder:preflight() end
 
@@ -286,7 +286,8 @@ function recorder:preflight() end
 ---
 ---Waits: no.
 ---
----Errors: `StreamMisuse` (without preflight, or with a use after it), those of work.
+---Errors: `StreamMisuse` (without preflight, or with a use after it), those of work. After `Timeout`, `Interrupted` and
+---`OutOfMemory` nothing is noted yet, and it can be called again.
 ---@return gpulua.op op It is over when all is that is on the stream now.
 function recorder:commit() end
 
