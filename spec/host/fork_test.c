@@ -56,7 +56,13 @@ static const char go_on[] = "gpu.all(waiter, sleeper)\n"
                             "h:copy(x)\n"
                             "h:await()\n"
                             "assert(h[4] == 210 and heard == 'line' and slept)\n"
+                            "assert(require 'gpulua.core'.missed_wakes() == 0)\n"
                             "is_well = true\n";
+
+/* What wakes the parent is the parent's. */
+static const char stop[] = "dev:close()\n"
+                           "waiter:cancel()\n"
+                           "waiter:join()\n";
 
 /* With what the child has of its parent's. */
 static const char misuse[] =
@@ -89,11 +95,16 @@ static bool runs(gpulua *g, const char *script) {
 }
 
 /* What the child does; its exit code. */
-enum deed { ENDS, CLOSES, MISUSES, MAKES };
+enum deed { ENDS, CLOSES, MISUSES, STOPS, MAKES };
 static int child(gpulua *g, gpulua *other, enum deed deed, struct told *told) {
     alarm(PATIENCE_S);
     memset(told, 0, sizeof *told);
     if (deed == MISUSES && (luaL_dostring(gpulua_state(g), misuse) != LUA_OK)) {
+        printf("# %s\n", lua_tostring(gpulua_state(g), -1));
+        fflush(stdout);
+        return 1;
+    }
+    if (deed == STOPS && luaL_dostring(gpulua_state(g), stop) != LUA_OK) {
         printf("# %s\n", lua_tostring(gpulua_state(g), -1));
         fflush(stdout);
         return 1;
@@ -238,6 +249,9 @@ int main(void) {
     forks("one that closes them, with a shared device", GPULUA_ISOLATE_PROCESS, true, CLOSES);
     forks("one that uses them", GPULUA_ISOLATE_PROCESS, false, MISUSES);
     forks("one that uses a shared one", GPULUA_ISOLATE_PROCESS, true, MISUSES);
+    forks("one that closes the device", GPULUA_ISOLATE_PROCESS, false, STOPS);
+    forks("one that closes a shared one", GPULUA_ISOLATE_PROCESS, true, STOPS);
+    forks("one that closes it on a thread", GPULUA_ISOLATE_THREAD, false, STOPS);
     forks("one that makes its own", GPULUA_ISOLATE_PROCESS, false, MAKES);
     return tap_finish(&tap);
 }

@@ -45,6 +45,16 @@ static void end(struct gpulua *g) {
     }
 }
 
+void gpu_lua_descriptors_in_child(struct gpulua *g) {
+    if (g->descriptors_fd >= 0) {
+        gpu_wire_descriptor_replace(&g->descriptors_fd, epoll_create1(EPOLL_CLOEXEC));
+        (void)gpu_lua_watch_device(g, g->descriptors_fd);
+    }
+    for (struct descriptor *each = g->descriptors; each; each = each->next) {
+        (void)control(g, EPOLL_CTL_ADD, each);
+    }
+}
+
 /* Its slots are gone. */
 static void destroy(struct gpulua *g, struct descriptor *descriptor) {
     *descriptor->link = descriptor->next;

@@ -660,12 +660,6 @@ void gpu_lua_shut(struct gpulua *g, lua_State *L, bool runs_guest, int report) {
     }
     g->is_closed = true;
     gpu_lua_sit(g);
-    if (g->pid != getpid()) { /* a child by fork */
-        close(g->epoll_fd);   /* what is taken out of them the parent loses */
-        close(g->descriptors_fd);
-        g->epoll_fd = g->descriptors_fd = -1;
-        g->limits = NULL; /* whose thread is not here */
-    }
     int64_t outer_ns;
     gpu_lua_limits_begin(g, &outer_ns);
     gpu_lua_set_innermost(g, NULL);
@@ -717,6 +711,7 @@ void gpu_lua_shut(struct gpulua *g, lua_State *L, bool runs_guest, int report) {
     free(g->heap);
     g->heap = NULL;
     g->timer_count = g->timer_capacity = 0;
+    gpu_fork_remove(&g->fork);
     close(g->epoll_fd);
     close(g->wake_fd);
     g->epoll_fd = g->wake_fd = -1; /* others may have these numbers now: nothing goes there */
@@ -736,6 +731,16 @@ static int object_gc(lua_State *L) {
     return 0;
 }
 
+/* What is taken out of the parent's descriptors, or read from them, the parent loses. */
+static void in_child(struct gpu_fork *fork) {
+    struct gpulua *g = (struct gpulua *)(void *)((char *)fork - offsetof(struct gpulua, fork));
+    gpu_wire_descriptor_replace(&g->epoll_fd, epoll_create1(EPOLL_CLOEXEC));
+    gpu_wire_descriptor_replace(&g->wake_fd, eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
+    (void)gpu_lua_watch_device(g, g->wake_fd);
+    gpu_lua_descriptors_in_child(g);
+    g->limits = NULL; /* whose thread is not here */
+}
+
 static const char *start(struct gpulua *g, const gpulua_config *config) {
     memset(&g->scope, 0, sizeof g->scope);
     g->ready_head = NULL;
@@ -745,7 +750,6 @@ static const char *start(struct gpulua *g, const gpulua_config *config) {
     g->tasks.blocked = gpu_lua_trace_blocked;
     g->tasks.until_ns = gpu_lua_task_until_ns;
     g->descriptors_fd = -1;
-    g->pid = getpid();
     g->guest_deadline_ns = INT64_MAX;
     g->epoll_fd = gpu_wire_descriptor(epoll_create1(EPOLL_CLOEXEC));
     g->wake_fd = gpu_wire_descriptor(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
@@ -759,6 +763,7 @@ static const char *start(struct gpulua *g, const gpulua_config *config) {
         }
         return reason;
     }
+    gpu_fork_add(&g->fork, in_child);
     config_set(g, config);
     gpu_lua_ranges_begin(g);
     g->is_closed = false;

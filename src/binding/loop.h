@@ -24,6 +24,7 @@
 
 #include "binding/binding.h"
 #include "binding/caller.h"
+#include "runtime/fork.h"
 
 enum gpu_lua_state { TASK_HELD, TASK_READY, TASK_RUNNING, TASK_PARKED, TASK_ELSEWHERE, TASK_ENDED };
 enum gpu_lua_outcome { OUTCOME_NONE, OUTCOME_DONE, OUTCOME_FAILED, OUTCOME_CANCELLED };
@@ -197,7 +198,7 @@ struct gpulua {
     uint32_t turn_depth;
     uint32_t attach_count;
     int epoll_fd, wake_fd;
-    pid_t pid;                      /* whose they are */
+    struct gpu_fork fork;
     int descriptors_fd;             /* of descriptor.c, in epoll_fd; -1: none yet */
     struct descriptor *descriptors; /* that are waited for */
     bool has_guest;
@@ -353,6 +354,8 @@ void gpu_lua_descriptors_look(struct gpulua *g);
 /* Wakes who waits for one that was closed meanwhile. True: there was one. */
 bool gpu_lua_descriptors_check(struct gpulua *g);
 void gpu_lua_descriptors_end(struct gpulua *g);
+/* In a child by fork: a descriptor of its own for those that are waited for. */
+void gpu_lua_descriptors_in_child(struct gpulua *g);
 int gpu_lua_readable(lua_State *L);
 
 /* ---- guest.c ---- */

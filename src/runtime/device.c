@@ -289,6 +289,24 @@ static gpulua_status open_device(struct gpu_device *device, const struct gpu_dev
     return GPULUA_OK;
 }
 
+/* Of the device are the rings, the descriptors and the process or thread that does the work: a
+ * second voice there would end what is the parent's, when the child only ends. So in the child it
+ * is closed, and what it had is left as it is. */
+static void in_child(struct gpu_fork *fork) {
+    struct gpu_device *device =
+        (struct gpu_device *)(void *)((char *)fork - offsetof(struct gpu_device, fork));
+    struct gpu_share *share = device->share;
+    gpu_repeat_end(device);
+    device->is_inherited = device->is_closing = true;
+    device->state = GPU_DEVICE_CLOSED;
+    device->link = NULL;
+    if (share) {
+        pthread_mutex_init(&share->mutex, NULL);
+        atomic_store_explicit(&share->owner, 0, memory_order_relaxed);
+        share->depth = 0;
+    }
+}
+
 static struct gpu_device *create(const struct gpu_device_info *info, const struct target *target) {
     struct gpu_device *device = calloc(1, sizeof *device);
     if (!device) {
@@ -356,7 +374,7 @@ static struct gpu_device *create(const struct gpu_device_info *info, const struc
         free(device);
         return NULL;
     }
-    gpu_fork_add(device);
+    gpu_fork_add(&device->fork, in_child);
     return device;
 }
 
@@ -444,7 +462,7 @@ struct gpu_device *gpu_device_retain(struct gpu_device *device) {
 
 static void destroy(struct gpu_device *device) {
     struct gpu_op *op;
-    gpu_fork_remove(device);
+    gpu_fork_remove(&device->fork);
     while ((op = device->op_free)) {
         device->op_free = op->next;
         free(op);

@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "runtime/device.h"
+#include "runtime/fork.h"
 #include "runtime/hazards.h"
 #include "runtime/memory.h"
 #include "runtime/module.h"
@@ -410,8 +411,8 @@ struct gpu_device {
     bool is_closing, is_polling, is_unfenced, is_checked;
     bool is_ordered;   /* check mode in which work is done when it is asked for */
     bool is_confined;  /* for kernels of anybody's, who may have its process */
-    bool is_inherited; /* by fork: it is the parent's, and closed here (fork.c) */
-    struct gpu_device *all_next, **all_link; /* of the process */
+    bool is_inherited; /* by fork: it is the parent's, and closed here (device.c) */
+    struct gpu_fork fork;
     /* Check mode. */
     uint64_t seed, random;
     int64_t patient_until_ns; /* who asks waits no longer */
@@ -814,10 +815,6 @@ void gpu_clock_wait(struct gpu_stream *stream, uint64_t at_seq, struct gpu_point
 /* Is the operation `through` behind the point? False also where that is forgotten. */
 bool gpu_clock_covers(const struct gpu_device *device, struct gpu_point through,
                       struct gpu_point point);
-
-/* ---- fork.c ---- */
-void gpu_fork_add(struct gpu_device *device);
-void gpu_fork_remove(struct gpu_device *device);
 
 /* ---- index.c ---- */
 /* GPU_INDEX_NONE: it has none. */
