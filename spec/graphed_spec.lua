@@ -581,9 +581,7 @@ call 2: run as it is, warm-up 2 of 2
           keeps()
           assert.equal(3, first(z))
         end
-        own:inject { lost = 1 }
-        pcall(function() x:fill(1):await() end)
-        own:await()
+        support.lose_with(own, x)
         x:fill(5)
       end
       assert.equal(1, select(2, keeps:explain()).captures)
@@ -618,11 +616,6 @@ call 2: run as it is, warm-up 2 of 2
         gpu.graph.if_(s, function() z:fill(1) end)
         return s
       end)
-      local function lose()
-        own:inject { lost = 1 }
-        pcall(function() z:fill(1):await() end)
-        own:await()
-      end
       for _ = 1, 2 do
         later(false)
         other_work()
@@ -636,7 +629,7 @@ call 2: run as it is, warm-up 2 of 2
         other_work:refresh()
         other_work()
       end
-      lose()
+      support.lose_with(own, z)
       for _ = 1, 3 do
         assert.are.same({ 5, 5, 5 }, { first(select(2, later(true))), first(select(2, other_work())),
           select(2, largest()):get() })

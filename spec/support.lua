@@ -502,6 +502,13 @@ function support.resident_bytes()
   return math.tointeger(pages) * 4096
 end
 
+--- Loses the device with a fill of b, and waits until it is back.
+function support.lose_with(dev, b)
+  dev:inject { lost = 1 }
+  pcall(function() b:fill(1):await() end)
+  dev:await()
+end
+
 --- The device's process dies, and the device is up again.
 function support.lose(dev)
   local pid, epoch = dev.pid, dev.epoch

@@ -352,9 +352,7 @@ describe("temporaries", function()
       local graph <close> = own:capture(function() x:copy(own:buffer("i32", n):fill(1)) end)
       for _ = 1, 2 do
         graph:launch():await()
-        own:inject { lost = 1 }
-        pcall(function() x:fill(0):await() end)
-        own:await()
+        support.lose_with(own, x)
         local others = {}
         for i = 1, 8 do others[i] = own:buffer("i32", n):fill(7) end
         x:fill(0)

@@ -155,14 +155,16 @@ bool gpu_hazards_find(struct gpu_stream *stream, const struct gpu_use *uses, uin
         gpu_repeat_settle(stream->device);
     }
     repeat->is_known = false; /* room may be made of what it counts on */
-    for (uint32_t i = 0; i < use_count; i++) {
-        if (!span_of_whole(&uses[i]) && !gpu_history_cut(&uses[i])) {
-            return false;
-        }
-    }
+    bool is_cut = false;
     for (uint32_t i = 0; i < use_count; i++) {
         const struct gpu_use *use = &uses[i];
         const struct gpu_span *span = span_of_whole(use);
+        for (uint32_t k = i; !span && !is_cut && k < use_count; k++) {
+            if (!gpu_history_cut(&uses[k])) {
+                return false;
+            }
+        }
+        is_cut = is_cut || !span;
         bool has_room = span && ((use->access & GPU_WRITE) ||
                                  (span->read_capacity == 0 && span->read_count < GPU_SPAN_READS));
         if (!has_room && !gpu_history_make_room(use, stream->slot)) {

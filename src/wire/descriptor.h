@@ -19,8 +19,7 @@ static inline int gpu_wire_descriptor(int fd) {
     return other;
 }
 
-/* In a child by fork: `own` takes over the number of what the parent has, too. -1: there is none.
- */
+/* In a child by fork: `own` (or -1) takes over the number of what the parent has, too. */
 static inline void gpu_wire_descriptor_replace(int *fd, int own) {
     int saved = errno;
     if (own < 0 || dup3(own, *fd, O_CLOEXEC) < 0) {

@@ -312,10 +312,7 @@ gpulua_status gpu_memory_reserve(struct gpu_memory *memory, const uint64_t *byte
 
 /* NULL: it stands on the device's alone. */
 static const struct gpu_memory *nearest_budget(const struct gpu_memory *memory) {
-    while (memory && !account_of(memory)) {
-        memory = memory->upstream;
-    }
-    return memory;
+    return gpu_memory_find((struct gpu_memory *)(uintptr_t)memory, GPU_MEMORY_BUDGET);
 }
 
 static struct gpu_account *nearest_account(const struct gpu_memory *memory) {
