@@ -724,6 +724,8 @@ describe("blas", function()
     support.raises("InvalidArgument", "gemm is called on: gpulua.blas expected, got nil", blas.gemm, nil, {})
     support.raises("InvalidArgument", "blas has no option 'wrkspace'", dev.blas, dev, { wrkspace = 1 })
     support.raises("InvalidArgument", "workspace of blas: a whole number expected", dev.blas, dev, { workspace = "1" })
+    support.raises("InvalidArgument", "tf32 of blas: a boolean expected, got string", dev.blas, dev,
+      setmetatable({}, { __index = { tf32 = "tf32" } }))
     support.raises("Closed", "", blas.gemm, blas, { a = dev:buffer("f32", { 2, 2 }), b = (function()
       local closed = dev:buffer("f32", { 2, 2 })
       closed:close()

@@ -907,6 +907,8 @@ call 2: run as it is, warm-up 2 of 2
     support.raises("InvalidArgument", { "whole number" }, dev.graphed, dev, { warmup = 0.5 }, print)
     support.raises("InvalidArgument", { "whole number" }, dev.graphed, dev, { warmup = -1 }, print)
     support.raises("InvalidArgument", { "label" }, dev.graphed, dev, { label = 5 }, print)
+    support.raises("InvalidArgument", { "warmup of graphed: a whole number expected, got string" }, dev.graphed, dev,
+      setmetatable({}, { __index = { warmup = "warmup" } }), print)
     local closed, x <close> = dev:pool(), buffer(1)
     closed:close()
     for got, pool in pairs { number = 1, buffer = x, ["closed pool"] = closed } do

@@ -620,6 +620,13 @@ describe("op", function()
     end)
   end)
 
+  it("are counted no more once they are over, also where nobody waits for them", function()
+    for _ = 1, 10 do
+      mod.spin:launch(support.one, 1, x, 1)
+    end
+    assert.is_true(support.eventually(10, function() return dev:stats().ops_in_flight == 0 end))
+  end)
+
   it("more may be in flight than are kept: the limit only slows down", function()
     local limit = dev:stats().limit_ops_in_flight
     local n = limit + limit // 4

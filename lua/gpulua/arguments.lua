@@ -83,6 +83,33 @@ function arguments.check(call, given, options)
   end
 end
 
+--- A copy of `options`, a table or nil, of a call that takes those of `types`: of each what math.type, core.type or
+-- type says. Each is read once, for a metatable may have others than pairs tells of, or another each time.
+function arguments.typed(call, options, types)
+  if options ~= nil and type(options) ~= "table" then
+    core.raise("InvalidArgument", string.format("options of %s: a table expected, got %s", call,
+      core.type(options) or type(options)))
+  end
+  for name in pairs(options or {}) do
+    if not types[name] then
+      core.raise("InvalidArgument", string.format("%s has no option '%s'%s", call, tostring(name),
+        arguments.instead(types)))
+    end
+  end
+  local copy = {}
+  for name, wanted in pairs(types) do
+    local value = options and options[name]
+    local kind = math.type(value) or core.type(value) or type(value)
+    if value ~= nil and kind ~= wanted then
+      core.raise("InvalidArgument", string.format("%s of %s: a %s expected, got %s", name, call,
+        wanted == "integer" and "whole number" or wanted, wanted == "integer" and kind == "float" and tostring(value)
+          or core.type(value) or type(value)))
+    end
+    copy[name] = value
+  end
+  return copy
+end
+
 --- The integer given.name from `least` on, or nil.
 function arguments.whole(call, given, name, least)
   local value = given[name]

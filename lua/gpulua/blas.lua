@@ -659,18 +659,7 @@ local option_types <const> = { workspace = "integer", tf32 = "boolean" }
 -- none on the CPU device); with 0 the library takes memory that nobody counts. tf32: what calls do by default.
 -- Loads the library, the first time: waits, and yields in a task. LibraryUnavailable names what is missing.
 return function(device, options)
-  options = options or {}
-  if type(options) ~= "table" then
-    fail("blas", "options: a table expected, got %s", type(options))
-  end
-  for name, value in pairs(options) do
-    if (math.type(value) or type(value)) ~= option_types[name] then
-      core.raise("InvalidArgument", option_types[name]
-        and string.format("%s of blas: a%s expected, got %s", name, name == "tf32" and " boolean" or " whole number",
-          tostring(value))
-        or string.format("blas has no option '%s'%s", tostring(name), arguments.instead(option_types)))
-    end
-  end
+  options = arguments.typed("blas", options, option_types)
   local known = once(modules, device, device, function()
     local module = core.library(device, "blas")
     local made = { module = module, kernels = {} }

@@ -16,7 +16,6 @@
 local core = require "gpulua.core"
 local sealed = require "gpulua.sealed"
 local arguments <const> = require "gpulua.arguments"
-local instead <const> = arguments.instead
 local is_captured <const>, difference <const> = core.capture_active, core.graphed_difference
 local results_of <const>, give_out <const> = core.graphed_results, core.graphed_give_out
 
@@ -29,7 +28,7 @@ graphed.__index = graphed
 graphed.__name = "gpulua.graphed"
 
 local reasons_kept <const> = 32
-local option_types <const> = { warmup = "number", label = "string", pool = "pool" }
+local option_types <const> = { warmup = "integer", label = "string", pool = "pool" }
 
 -- ---- what has been done, and why ----
 
@@ -394,20 +393,9 @@ return function(device, options, f)
     core.raise("InvalidArgument", string.format("graphed: [options,] a function expected, got %s",
       core.type(got) or type(got)))
   end
-  options = options or {}
-  if type(options) ~= "table" then
-    core.raise("InvalidArgument", string.format("options of graphed: a table expected, got %s", type(options)))
-  end
-  for name, value in pairs(options) do
-    local kind = core.type(value) or type(value)
-    if kind ~= option_types[name] then
-      core.raise("InvalidArgument", option_types[name]
-        and string.format("%s of graphed: a %s expected, got %s", name, option_types[name], kind)
-        or string.format("graphed has no option '%s'%s", tostring(name), instead(option_types)))
-    end
-  end
+  options = arguments.typed("graphed", options, option_types)
   local warmup = options.warmup or 1
-  if warmup < 0 or math.type(warmup) ~= "integer" then
+  if warmup < 0 then
     core.raise("InvalidArgument", string.format("warmup of graphed: a whole number from 0 on expected, got %s", warmup))
   end
   local self <const> = setmetatable({ false, false, f, false, false, device = device, device_name = device.name,

@@ -855,6 +855,7 @@ int gpu_device_pid(const struct gpu_device *device) {
 
 void gpu_device_stats(struct gpu_device *device, struct gpu_stats *stats) {
     GPU_ENTER(device);
+    gpu_device_want_any(device); /* or who asks until all is over would never hear of it */
     device->stats.errors_unobserved = 0;
     for (uint32_t i = 0; i < device->unobserved_count; i++) {
         device->stats.errors_unobserved += !device->unobserved[i]->is_observed;
