@@ -303,6 +303,16 @@ describe("wait", function()
     assert.equal("in time\n", output)
   end)
 
+  it("is not said to have missed the end of what nobody waits for", function()
+    local missed_wakes = require("gpulua.core").missed_wakes
+    local missed = missed_wakes()
+    -- Behind a second the loop looks by itself: at that the first is over, and the other not for long.
+    mod.spin:launch({ grid = 1, block = 1, stream = stream }, support.ticks(0.2), x, 1)
+    local op = mod.spin:launch({ grid = 1, block = 1, stream = stream }, support.ticks(1.3), x, 2)
+    gpu.spawn(op.await, op):await()
+    assert.equal(missed, missed_wakes())
+  end)
+
   it("for any of some sees what ends just then", function()
     -- Between the two looks at a buffer: a matter of luck, some thousand rounds of it.
     local y = dev:buffer("i32", 64):fill(0)

@@ -443,14 +443,15 @@ static bool spin(struct gpulua *g, int64_t limit_ns) {
     return false;
 }
 
-/* Nobody has ended the sleep. Was there something to wake for, that nobody is about to tell of? */
+/* Nobody has ended the sleep. Was there something to wake for, that nobody is about to tell of? Of
+ * what is not watched nobody tells, as when the work before it is over. */
 static void note_missed(struct gpulua *g, struct pollfd *wait) {
     const struct timespec grace = {.tv_nsec = 100000000};
-    uint32_t ended = 0;
+    uint32_t watched = g->watch_count;
     for (struct device_handle *device = g->devices; device; device = device->next) {
-        ended += gpu_device_poll(device->device);
+        (void)gpu_device_poll(device->device);
     }
-    g->missed_count += ended > 0 && ppoll(wait, 1, &grace, NULL) == 0;
+    g->missed_count += g->watch_count < watched && ppoll(wait, 1, &grace, NULL) == 0;
 }
 
 /* Whose work this thread gives to the driver itself is warmed up at the end of a sleep, so that
@@ -555,7 +556,7 @@ bool gpu_lua_turn(struct gpulua *g, lua_State *L, int64_t deadline_ns, bool run_
     return is_alive;
 }
 
-/* core.missed_wakes() -> how often the loop slept on though something was over: for specs */
+/* core.missed_wakes() -> how often the loop slept on though a wait was over: for specs */
 int gpu_lua_missed_wakes(lua_State *L) {
     lua_pushinteger(L, (lua_Integer)GPU_LUA(L)->missed_count);
     return 1;
