@@ -1,5 +1,7 @@
 /* Memory resources without Lua, as hosts compose them: stacks, groups, hooks, listeners, logs,
  * guards, and who outlives whom. */
+#include <signal.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -21,9 +23,13 @@ static void check(bool condition, const char *name) {
     gpu_error_finish(&error);
 }
 
+static atomic_int interrupt;
+
 static struct gpu_device *open_device(gpulua_isolation isolation, uint64_t budget_bytes) {
-    struct gpu_device_info info = {
-        .name = "cpu", .isolation = isolation, .budget_bytes = budget_bytes};
+    struct gpu_device_info info = {.name = "cpu",
+                                   .isolation = isolation,
+                                   .budget_bytes = budget_bytes,
+                                   .interrupt = &interrupt};
     struct gpu_device *device = NULL;
     if (gpu_device_open(&info, &device, &error)) {
         printf("# %s\n", error.message);
@@ -266,6 +272,51 @@ static void test_guard(struct gpu_device *device) {
     gpu_memory_release(guard);
 }
 
+/* So much is out of use only when the work on it is over. */
+static bool is_held(const struct gpu_device *device, uint64_t byte_count) {
+    return device->stats.bytes_pending == byte_count && device->account.used_bytes == byte_count;
+}
+
+/* Its executor does nothing until SIGCONT. */
+static void test_interrupted_guard(void) {
+    struct gpu_device *device = open_device(GPULUA_ISOLATE_PROCESS, 1024 * KIB);
+    struct gpu_memory *guard = make(device, (struct gpu_memory_info){.kind = GPU_MEMORY_GUARD,
+                                                                     .canary_bytes = 512,
+                                                                     .quarantine_bytes = 64 * KIB});
+    gpu_block_close(block_of(guard, KIB, false));
+    (void)gpu_memory_reap(guard, true);
+    check(is_held(device, 0), "what a guard has looked at is free");
+    kill(gpu_device_pid(device), SIGSTOP);
+    atomic_store(&interrupt, 1);
+    struct gpu_block *block = block_of(guard, KIB, false);
+    check(!block && error.code == GPULUA_INTERRUPTED && is_held(device, 2 * KIB),
+          "memory whose canaries may yet be written is held when its allocation is given up");
+    atomic_store(&interrupt, 0);
+    kill(gpu_device_pid(device), SIGCONT);
+    (void)gpu_device_wait_idle(device, -1, &error);
+    (void)gpu_device_reap(device);
+    check(is_held(device, 0) && gpu_memory_outstanding_bytes(guard) == 0,
+          "and comes free when they are");
+    block = block_of(guard, KIB, false);
+    uint64_t address = block->address;
+    kill(gpu_device_pid(device), SIGSTOP);
+    atomic_store(&interrupt, 1);
+    gpu_block_close(block);
+    (void)gpu_memory_reap(guard, true);
+    struct gpu_block *next = block_of(device->memory, 2 * KIB, false);
+    check(next && next->address != address - 512 && device->stats.bytes_pending == 2 * KIB,
+          "nor is memory anybody's that a guard who had no time to wait may yet look at");
+    gpu_block_close(next);
+    atomic_store(&interrupt, 0);
+    gpu_memory_release(guard);
+    kill(gpu_device_pid(device), SIGCONT);
+    (void)gpu_device_wait_idle(device, -1, &error);
+    (void)gpu_device_reap(device);
+    check(is_held(device, 0), "all of it comes back, also without the guard");
+    gpu_device_close(device, 1000);
+    gpu_device_release(device);
+}
+
 static void test_end(gpulua_isolation isolation) {
     struct gpu_device *device = open_device(isolation, 64 * KIB);
     struct gpu_memory *guard =
@@ -325,6 +376,8 @@ int main(void) {
         test_policy(transports[i].isolation);
         test_end(transports[i].isolation);
     }
+    transport = "process";
+    test_interrupted_guard();
     printf("%d passed, %d failed, 0 skipped\n", passed, failed);
     return failed != 0;
 }

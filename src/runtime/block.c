@@ -128,6 +128,14 @@ static bool was_never_used(const struct gpu_block *block) {
            history->first.read_count == 0;
 }
 
+static void put_retiring(struct gpu_block *block) {
+    struct gpu_device *device = block->device;
+    count_retiring(block, true);
+    block->refs++; /* the retiring list's */
+    *device->retiring_tail = block;
+    device->retiring_tail = &block->next;
+}
+
 /* Nobody but work in flight may use its memory any more. */
 static void retire_memory(struct gpu_block *block) {
     struct gpu_device *device = block->device;
@@ -145,10 +153,7 @@ static void retire_memory(struct gpu_block *block) {
         (void)give_back(block);
         return;
     }
-    count_retiring(block, true);
-    block->refs++; /* the retiring list's */
-    *device->retiring_tail = block;
-    device->retiring_tail = &block->next;
+    put_retiring(block);
 }
 
 /* The end of a block as scripts see it. Its struct lives on while refs point to it. */
@@ -407,6 +412,33 @@ struct gpu_block *gpu_block_create_foreign(struct gpu_device *device, uint64_t a
         }
     }
     return block;
+}
+
+uint64_t gpu_grant_give(struct gpu_memory *memory, struct gpu_grant *grant,
+                        const struct gpu_block *name, const struct gpu_stream *stream) {
+    struct gpu_device *device = memory->device;
+    struct gpu_point last = {0};
+    if (stream) {
+        last = (struct gpu_point){.slot = stream->slot, .seq = device->slot_seq[stream->slot]};
+    }
+    if (gpu_point_is_over(device, last)) {
+        uint64_t bytes = grant->byte_count;
+        gpu_memory_deallocate(memory, grant, name);
+        return bytes;
+    }
+    struct gpu_block *block = make(device, grant->byte_count, name->label);
+    if (block) { /* else there is no host memory to know when: for good */
+        unlink_live(block);
+        block->number = name->number;
+        block->site = name->site;
+        block->is_freed = block->is_hidden = true;
+        block->memory = gpu_memory_retain(memory);
+        block->grant = *grant;
+        block->history.first.write = last;
+        put_retiring(block);
+        block->refs--;
+    }
+    return 0;
 }
 
 uint64_t gpu_block_granted_bytes(uint64_t byte_count) {

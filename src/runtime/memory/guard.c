@@ -198,18 +198,25 @@ static void looking_ends(struct guard_memory *memory) {
     bury_doomed(memory);
 }
 
-/* Its memory goes to the resource below; the entry is the caller's. */
-static void let_go(struct guard_memory *memory, struct gpu_kept_list *list, struct entry *entry) {
-    struct gpu_block name = {.number = entry->number};
+/* To the resource below: now, or, where a wait was given up, behind what is still at work there.
+ * Returns the bytes that are free. */
+static uint64_t give_below(struct guard_memory *memory, struct gpu_stream *stream,
+                           struct entry *entry) {
+    struct gpu_block name = {.number = entry->number, .site = entry->site};
     memcpy(name.label, entry->label, sizeof name.label);
+    return gpu_grant_give(memory->base.upstream, &entry->kept.grant, &name, stream);
+}
+
+/* The entry is the caller's. */
+static uint64_t let_go(struct guard_memory *memory, struct gpu_kept_list *list,
+                       struct entry *entry) {
     gpu_kept_take(list, &entry->kept);
-    gpu_memory_deallocate(memory->base.upstream, &entry->kept.grant, &name);
+    return give_below(memory, memory->stream, entry);
 }
 
 static uint64_t give_up(struct guard_memory *memory, struct gpu_kept_list *list,
                         struct entry *entry) {
-    uint64_t byte_count = entry->kept.grant.byte_count;
-    let_go(memory, list, entry);
+    uint64_t byte_count = let_go(memory, list, entry);
     free(entry);
     return byte_count;
 }
@@ -319,13 +326,10 @@ static uint64_t guard_below_bytes(const struct gpu_memory *base, uint64_t byte_c
     return byte_count + 2 * ((const struct guard_memory *)base)->canary_bytes;
 }
 
-static gpulua_status put_canaries(struct guard_memory *memory,
-                                  const struct gpu_memory_request *request,
+static gpulua_status put_canaries(struct guard_memory *memory, struct gpu_stream *stream,
                                   const struct entry *entry, struct gpu_error *error) {
     struct gpu_device *device = memory->base.device;
     uint64_t begin = entry->kept.grant.address + memory->canary_bytes + entry->asked_bytes;
-    /* What is in the order of a stream is there for that stream alone so far. */
-    struct gpu_stream *stream = request->is_on_stream ? request->stream : memory->stream;
     gpulua_status status =
         fill(device, stream, entry->kept.grant.address, memory->canary_bytes, CANARY_BYTE, error);
     if (status == GPULUA_OK) {
@@ -348,22 +352,24 @@ static gpulua_status guard_allocate(struct gpu_memory *base, struct gpu_memory_r
     if (status) {
         return status;
     }
-    struct gpu_block name = {.number = request->number};
     struct entry *entry = calloc(1, sizeof *entry);
     if (!entry) {
-        status = gpu_error_set(error, GPULUA_OUT_OF_MEMORY, "no host memory for a guard");
-    } else {
-        entry->kept.grant = *grant;
-        entry->asked_bytes = request->asked_bytes;
-        entry->number = request->number;
-        entry->site = request->site;
-        (void)gpu_label_copy(entry->label, sizeof entry->label, request->label);
-        status = own_stream(memory, error);
-        status = status ? status : put_canaries(memory, request, entry, error);
-    }
-    if (status) {
-        free(entry);
+        struct gpu_block name = {.number = request->number};
         gpu_memory_deallocate(base->upstream, grant, &name);
+        return gpu_error_set(error, GPULUA_OUT_OF_MEMORY, "no host memory for a guard");
+    }
+    entry->kept.grant = *grant;
+    entry->asked_bytes = request->asked_bytes;
+    entry->number = request->number;
+    entry->site = request->site;
+    (void)gpu_label_copy(entry->label, sizeof entry->label, request->label);
+    status = own_stream(memory, error);
+    /* What is in the order of a stream is there for that stream alone so far. */
+    struct gpu_stream *stream = request->is_on_stream ? request->stream : memory->stream;
+    status = status ? status : put_canaries(memory, stream, entry, error);
+    if (status) {
+        (void)give_below(memory, stream, entry);
+        free(entry);
         return status;
     }
     gpu_kept_put(&memory->live, &entry->kept);
@@ -416,7 +422,7 @@ static void forget(struct guard_memory *memory, struct gpu_kept_list *list) {
 static void doom(struct guard_memory *memory, struct gpu_kept_list *list) {
     while (list->head) {
         struct entry *entry = (struct entry *)list->head;
-        let_go(memory, list, entry);
+        (void)let_go(memory, list, entry);
         gpu_kept_put(&memory->doomed, &entry->kept);
     }
 }

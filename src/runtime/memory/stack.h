@@ -81,6 +81,11 @@ static inline void gpu_memory_deallocate(struct gpu_memory *memory, struct gpu_g
     memory->ops->deallocate(memory, grant, block);
 }
 
+/* The same, once all that `stream` has been given is over; NULL: there is no such stream. Never
+ * blocks. Returns the bytes that are back now. */
+uint64_t gpu_grant_give(struct gpu_memory *memory, struct gpu_grant *grant,
+                        const struct gpu_block *name, const struct gpu_stream *stream);
+
 /* Those of the device: its slabs, and the arena. False: no memory. */
 bool gpu_memory_open(struct gpu_device *device);
 /* What all resources do then. */
