@@ -508,6 +508,46 @@ describe("memory resources", function()
       end
     end)
 
+    -- A buffer of so many bytes that work in flight uses for a while.
+    local function busy(full, bytes)
+      local poke = full:compile(poke_source).poke
+      local b = full:buffer("u8", bytes)
+      full:inject { slow = "poke", seconds = 0.3 }
+      poke:launch(support.one, b:view("i32"), 0, 1)
+      return b
+    end
+
+    it("waits for what is freed but in use, also where a budget had garbage collected before", function()
+      local full, most = open_full()
+      local mem = full:memory { budget = most }
+      collectgarbage "stop"
+      mem:buffer("u8", 1)
+      busy(full, most):close()
+      local before = full:stats().collections
+      mem:buffer("u8", most):close()
+      collectgarbage "restart"
+      assert.equal(before + 1, full:stats().collections)
+      full:close()
+    end)
+
+    it("waits for what is freed but in use before it asks hooks, and behind each that has freed", function()
+      local full, most = open_full()
+      local mem = full:memory { oom = "free" }
+      local calls, kept = 0, nil
+      mem:on_oom(function()
+        calls = calls + 1
+        kept:close()
+        return true
+      end)
+      busy(full, most):close()
+      mem:buffer("u8", most):close()
+      assert.equal(0, calls)
+      kept = busy(full, most)
+      mem:buffer("u8", most):close()
+      assert.equal(1, calls)
+      full:close()
+    end)
+
     it("asks hooks in the order of their priorities until one has helped", function()
       local full, most = open_full()
       local mem = full:memory { oom = "free", statistics = true }

@@ -464,45 +464,17 @@ static gpulua_status check_size(struct gpu_device *device, const struct gpu_bloc
                          (unsigned long long)info->byte_count);
 }
 
-/* The last resort of memory without a policy: one more try when all that garbage and finished work
- * hold is free. */
-static gpulua_status allocate_again(struct gpu_memory *memory, struct gpu_memory_request *request,
-                                    struct gpu_grant *grant, struct gpu_error *error) {
-    struct gpu_device *device = memory->device;
-    gpu_error_finish(error);
-    device->stats.oom_retries++;
-    gpulua_status status = gpu_memory_recover(device, request, error);
-    if (status) {
-        return status;
-    }
-    status = gpu_memory_allocate(memory, request, grant, error);
-    while (status == GPULUA_OUT_OF_MEMORY && device->retiring) {
-        gpulua_status waited;
-        gpu_error_finish(error);
-        (void)gpu_device_wait_retiring(device, error, &waited);
-        if (waited) {
-            return waited;
-        }
-        (void)gpu_device_reap(device);
-        status = gpu_memory_allocate(memory, request, grant, error);
-    }
-    while (status == GPULUA_OUT_OF_MEMORY && gpu_graphs_evict(device)) {
-        gpu_error_finish(error);
-        status = gpu_memory_allocate(memory, request, grant, error);
-    }
-    device->stats.recoveries += status == GPULUA_OK;
-    return status;
-}
-
 static gpulua_status allocate(struct gpu_memory *memory, const struct gpu_block_info *info,
                               struct gpu_memory_request *request, struct gpu_grant *grant,
                               struct gpu_error *error) {
     gpulua_status status = gpu_memory_allocate(memory, request, grant, error);
-    if (__builtin_expect(
-            status == GPULUA_OUT_OF_MEMORY && !info->is_reserved && !request->is_collected, 0)) {
-        status = allocate_again(memory, request, grant, error);
+    if (__builtin_expect(status != GPULUA_OUT_OF_MEMORY, 1) || info->is_reserved ||
+        gpu_memory_has_policy(memory)) {
+        return status;
     }
-    return status;
+    status = gpu_memory_try_again(memory, request, true, grant, error);
+    return status == GPULUA_OUT_OF_MEMORY ? gpu_memory_try_evicting(memory, request, grant, error)
+                                          : status;
 }
 
 /* Memory in the order of a stream is there behind what is on that stream: the allocation counts as

@@ -2,6 +2,7 @@
  * others have. Garbage and what is freed but in use come first, always. */
 #include <stdlib.h>
 
+#include "runtime/graph.h"
 #include "runtime/memory/stack.h"
 
 #define WAIT_NAP_NS INT64_C(1000000)
@@ -22,15 +23,33 @@ struct policy_memory {
     struct hook hooks[GPU_HOOKS_MAX]; /* in the order in which they are asked */
 };
 
-/* One more try with all that has come free, counted as a recovery only if it works. */
-static gpulua_status try_again(struct policy_memory *memory, struct gpu_memory_request *request,
-                               struct gpu_grant *grant, struct gpu_error *error) {
-    struct gpu_device *device = memory->base.device;
+gpulua_status gpu_memory_try_again(struct gpu_memory *memory, struct gpu_memory_request *request,
+                                   bool may_wait, struct gpu_grant *grant,
+                                   struct gpu_error *error) {
+    struct gpu_device *device = memory->device;
     gpu_error_finish(error);
     device->stats.oom_retries++;
     gpulua_status status = gpu_memory_recover(device, request, error);
     if (status == GPULUA_OK) {
-        status = gpu_memory_allocate(memory->base.upstream, request, grant, error);
+        status = gpu_memory_allocate(memory, request, grant, error);
+    }
+    while (status == GPULUA_OUT_OF_MEMORY && may_wait && device->retiring) {
+        gpu_error_finish(error);
+        (void)gpu_device_wait_retiring(device, error, &status);
+        status = status ? status : gpu_memory_recover(device, request, error);
+        status = status ? status : gpu_memory_allocate(memory, request, grant, error);
+    }
+    device->stats.recoveries += status == GPULUA_OK;
+    return status;
+}
+
+gpulua_status gpu_memory_try_evicting(struct gpu_memory *memory, struct gpu_memory_request *request,
+                                      struct gpu_grant *grant, struct gpu_error *error) {
+    struct gpu_device *device = memory->device;
+    gpulua_status status = GPULUA_OUT_OF_MEMORY;
+    while (status == GPULUA_OUT_OF_MEMORY && gpu_graphs_evict(device)) {
+        gpu_error_finish(error);
+        status = gpu_memory_allocate(memory, request, grant, error);
     }
     device->stats.recoveries += status == GPULUA_OK;
     return status;
@@ -60,7 +79,7 @@ static gpulua_status ask_hooks(struct policy_memory *memory, struct gpu_memory_r
         bool has_freed = hook->f(hook->user, request->caller, request->byte_count);
         gpu_share_resume(memory->base.device, depth);
         if (has_freed) {
-            status = try_again(memory, request, grant, error);
+            status = gpu_memory_try_again(memory->base.upstream, request, true, grant, error);
         }
     }
     memory->is_asking = false;
@@ -83,7 +102,7 @@ static gpulua_status wait_for_memory(struct policy_memory *memory,
         }
         gpu_device_want_any(device);
         gpu_device_nap(device, left_ns < WAIT_NAP_NS ? left_ns : WAIT_NAP_NS);
-        status = try_again(memory, request, grant, error);
+        status = gpu_memory_try_again(memory->base.upstream, request, false, grant, error);
     }
     gpu_blocked_end(device, "memory", begun_ns);
     return status;
@@ -93,24 +112,26 @@ static gpulua_status policy_allocate(struct gpu_memory *base, struct gpu_memory_
                                      struct gpu_grant *grant, struct gpu_error *error) {
     struct policy_memory *memory = (struct policy_memory *)base;
     /* What was reserved in a group is used up by the first try. */
-    bool may_retry = !request->is_reserved && !memory->is_asking;
+    bool may_retry = memory->policy != GPU_OOM_FAIL && !request->is_reserved && !memory->is_asking;
     bool is_injected = request->is_injected && memory->policy != GPU_OOM_FAIL;
     request->is_injected = request->is_injected && !is_injected;
-    request->is_collected |= is_injected; /* that garbage has gone is no help */
     gpulua_status status = is_injected ? gpu_memory_fail_injected(request, error)
                                        : gpu_memory_allocate(base->upstream, request, grant, error);
     if (status != GPULUA_OUT_OF_MEMORY || !may_retry) {
-        return status;
+        return status; /* what is not tried again here its caller does, or those above */
     }
-    if (!request->is_collected) {
-        status = try_again(memory, request, grant, error);
+    request->is_collected |= is_injected; /* that garbage has gone is no help */
+    if (!is_injected && !gpu_memory_has_policy(base->upstream)) {
+        status = gpu_memory_try_again(base->upstream, request, memory->policy == GPU_OOM_FREE,
+                                      grant, error);
     }
-    if (status == GPULUA_OUT_OF_MEMORY && memory->policy == GPU_OOM_FREE) {
-        status = ask_hooks(memory, request, grant, error);
-    } else if (status == GPULUA_OUT_OF_MEMORY && memory->policy == GPU_OOM_WAIT) {
-        status = wait_for_memory(memory, request, grant, error);
+    if (status == GPULUA_OUT_OF_MEMORY) {
+        status = memory->policy == GPU_OOM_FREE ? ask_hooks(memory, request, grant, error)
+                                                : wait_for_memory(memory, request, grant, error);
     }
-    return status;
+    return status == GPULUA_OUT_OF_MEMORY && !is_injected
+               ? gpu_memory_try_evicting(base->upstream, request, grant, error)
+               : status;
 }
 
 bool gpu_memory_has_policy(const struct gpu_memory *memory) {
