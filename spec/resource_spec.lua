@@ -371,6 +371,31 @@ describe("memory resources", function()
       assert.equal(mib, mem:stats().remaining_bytes)
     end)
 
+    it("of a group is given back when the device is lost between its parts, and there again", function()
+      if not support.is_isolated() then
+        return -- it does not come up again
+      end
+      local lost = support.open_with_pid { restarts = 1000, budget = 4 * mib }
+      local mem = lost:memory { budget = mib }
+      local looks, left = 0, nil
+      local options = setmetatable({}, { __index = function(_, key)
+        looks = looks + (key == "label" and 1 or 0)
+        if looks == 2 and not left then -- its part is made; room for it is reserved
+          left = mem:stats().remaining_bytes
+          os.execute("kill -9 " .. lost.pid)
+          support.eventually(10, function() return not pcall(lost.buffer, lost, "u8", 1) end)
+        end
+      end })
+      local ok, err = pcall(mem.buffers, mem, { "u8", mib // 4 }, { "u8", mib // 4, options }, { "u8", mib // 4 })
+      assert.is_false(ok)
+      assert.equal("DeviceLost", err.code)
+      assert.equal(mib // 4, left)
+      lost:await()
+      assert.equal(mib, mem:stats().remaining_bytes)
+      assert.equal(4 * mib, lost:memory():stats().remaining_bytes)
+      lost:close()
+    end)
+
     it("reserves for a group through guards, and gives all back when a part fails", function()
       local mem = dev:memory { from = dev:memory { budget = mib }, guard = { quarantine = 0 } }
       -- With canaries on both sides: 1,536 bytes each.

@@ -39,9 +39,7 @@ struct group_room {
 static int group_gc(lua_State *L) {
     struct group_room *group = lua_touserdata(L, 1);
     for (; group->memory && group->done < group->count; group->done++) {
-        if (gpu_device_state(gpu_memory_device(group->memory)) == GPU_DEVICE_OPEN) {
-            gpu_memory_unreserve(group->memory, group->byte_counts[group->done]);
-        }
+        gpu_memory_unreserve(group->memory, group->byte_counts[group->done]);
     }
     gpu_memory_release(group->memory);
     group->memory = NULL;

@@ -563,6 +563,9 @@ gpulua_status gpu_block_create(struct gpu_device *device, const struct gpu_block
     GPU_ENTER(device);
     gpulua_status status = gpu_device_check(device, error);
     if (status) {
+        if (info->is_reserved) {
+            gpu_memory_unreserve(info->memory, info->byte_count);
+        }
         return status;
     }
     if (device->deferred || gpu_exports_are_returned(device)) {

@@ -263,7 +263,9 @@ static void unreserve(struct gpu_memory *memory, const struct gpu_memory *end,
 
 void gpu_memory_unreserve(struct gpu_memory *memory, uint64_t byte_count) {
     GPU_ENTER(memory->device);
-    unreserve(memory, NULL, gpu_block_granted_bytes(byte_count));
+    if (memory->device->memory) { /* else the device is closed, and its memory gone */
+        unreserve(memory, NULL, gpu_block_granted_bytes(byte_count));
+    }
 }
 
 gpulua_status gpu_memory_reserve(struct gpu_memory *memory, const uint64_t *byte_counts,
