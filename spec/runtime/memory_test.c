@@ -268,6 +268,26 @@ static void test_guard(struct gpu_device *device) {
     check(gpu_memory_check(outer, true, &error) == GPULUA_OK &&
               gpu_memory_outstanding_bytes(outer) == 0,
           "and gives back what it guarded");
+    struct gpu_block *freed[65]; /* one more than a poll gives back; the last one is guarded */
+    for (int i = 0; i < 65; i++) {
+        freed[i] = block_of(i < 64 ? device->memory : guard, KIB, false);
+        struct gpu_ref ref = {.block = freed[i], .byte_count = KIB, .type = GPU_TYPE_U32};
+        (void)gpu_work_fill(&submit, &ref, &value, NULL, &error);
+    }
+    block = block_of(guard, KIB, false);
+    alias = gpu_block_create_external(device, block->address + KIB, 4, NULL);
+    past = (struct gpu_ref){.block = alias, .byte_count = 4, .type = GPU_TYPE_U32};
+    (void)gpu_work_fill(&submit, &past, &value, NULL, &error);
+    gpu_block_close(alias);
+    (void)gpu_device_wait_idle(device, -1, &error);
+    (void)gpu_device_reap(device);
+    for (int i = 0; i < 65; i++) {
+        gpu_block_close(freed[i]);
+    }
+    check(gpu_memory_check(outer, true, &error) == GPULUA_OUT_OF_BOUNDS,
+          "a guard goes on to the next where what it looks at is freed meanwhile");
+    gpu_block_close(block);
+    (void)gpu_memory_reap(guard, true);
     gpu_memory_release(outer);
     gpu_memory_release(guard);
 }

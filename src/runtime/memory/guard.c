@@ -29,6 +29,7 @@ struct guard_memory {
     struct gpu_kept_list live, freed, quarantined; /* freed: not looked at yet */
     struct gpu_kept_list doomed; /* of a life of the device that ended while somebody looked */
     uint64_t life;               /* counts those */
+    struct gpu_kept *next_live;  /* the next one where somebody looks at all that live; or NULL */
     bool is_looking;             /* a thread is; it lets go of the device's lock where it waits */
     struct gpu_error *finding;   /* borrowed: where the first one goes; NULL: to those of the device
                                     that nobody has observed */
@@ -195,6 +196,7 @@ static void bury_doomed(struct guard_memory *memory) {
 
 static void looking_ends(struct guard_memory *memory) {
     memory->is_looking = false;
+    memory->next_live = NULL;
     bury_doomed(memory);
 }
 
@@ -301,8 +303,10 @@ gpulua_status gpu_memory_check(struct gpu_memory *memory, bool is_everything,
         if (is_everything && unseen.code == GPULUA_OK && own_stream(guard, &unseen) == GPULUA_OK) {
             uint64_t life = guard->life;
             guard->is_looking = true;
+            /* Any of them may be freed while it waits. */
             for (struct gpu_kept *kept = guard->live.head; kept && guard->life == life;
-                 kept = kept->next) {
+                 kept = guard->next_live) {
+                guard->next_live = kept->next;
                 (void)look_at_canaries(guard, (struct entry *)kept);
             }
             for (struct gpu_kept *kept = guard->quarantined.head; kept && guard->life == life;
@@ -384,6 +388,9 @@ static void guard_deallocate(struct gpu_memory *base, struct gpu_grant *grant,
     struct guard_memory *memory = (struct guard_memory *)base;
     struct entry *entry = grant->tag;
     (void)block;
+    if (memory->next_live == &entry->kept) {
+        memory->next_live = entry->kept.next;
+    }
     gpu_kept_take(&memory->live, &entry->kept);
     gpu_kept_put(&memory->freed, &entry->kept);
 }
