@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "runtime/exchange.h"
 #include "runtime/memory.h"
 #include "runtime/resource.h"
 #include "runtime/state.h"
@@ -337,6 +338,48 @@ static void test_interrupted_guard(void) {
     gpu_device_release(device);
 }
 
+static const struct wire_link_ops *plain_ops;
+static struct gpu_block *wanted;
+
+/* As another thread would that has the device, too. */
+static gpulua_status free_and_publish(struct wire_link *link, const struct wire_record *record) {
+    if (record->opcode == WIRE_OP_SLAB_FIND) {
+        gpu_block_free(wanted);
+    }
+    return plain_ops->publish(link, record);
+}
+
+static void test_export(gpulua_isolation isolation) {
+    struct gpu_device *device = open_device(isolation, 1024 * KIB);
+    struct gpu_memory *counted =
+        make(device, (struct gpu_memory_info){.kind = GPU_MEMORY_STATISTICS});
+    struct wire_link_ops ops = *device->link->ops;
+    plain_ops = device->link->ops;
+    ops.publish = free_and_publish;
+    wanted = block_of(counted, KIB, false);
+    struct gpu_ref ref = {.block = wanted, .byte_count = KIB, .type = GPU_TYPE_U32};
+    struct gpu_export *lent = NULL;
+    struct gpu_memory_stats before, after;
+    uint64_t address;
+    device->link->ops = &ops;
+    gpulua_status status = gpu_export_create(&ref, 0, &lent, &address, &error);
+    device->link->ops = plain_ops;
+    gpu_memory_stats(counted, &before);
+    check(status == GPULUA_OK && wanted->is_freed && before.frees == 0,
+          "memory stays where it is freed while it is exported");
+    if (lent) {
+        gpu_export_return(lent);
+    }
+    gpu_exports_collect(device);
+    gpu_memory_stats(counted, &after);
+    check(after.frees == 1 && gpu_memory_outstanding_count(counted) == 0,
+          "and is given back once, with the export");
+    gpu_block_release(wanted);
+    gpu_memory_release(counted);
+    gpu_device_close(device, 1000);
+    gpu_device_release(device);
+}
+
 static void test_end(gpulua_isolation isolation) {
     struct gpu_device *device = open_device(isolation, 64 * KIB);
     struct gpu_memory *guard =
@@ -395,6 +438,9 @@ int main(void) {
         gpu_device_release(device);
         test_policy(transports[i].isolation);
         test_end(transports[i].isolation);
+        if (transports[i].isolation != GPULUA_ISOLATE_PROCESS) { /* there it is in this one */
+            test_export(transports[i].isolation);
+        }
     }
     transport = "process";
     test_interrupted_guard();

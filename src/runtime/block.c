@@ -335,7 +335,8 @@ bool gpu_block_note_late_writer(struct gpu_block *block) {
 
 void gpu_block_export_end(struct gpu_block *block) {
     block->export_count--;
-    if (block->export_count == 0 && block->is_freed && block->device->memory) {
+    bool is_last = block->export_count == 0 && block->is_freed;
+    if (is_last && !block->is_external && block->device->memory) {
         retire_memory(block);
     }
     gpu_block_release(block);

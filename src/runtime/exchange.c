@@ -119,19 +119,22 @@ gpulua_status gpu_export_create(const struct gpu_ref *ref, size_t extra_bytes,
         return status;
     }
     gpu_exports_collect(device);
-    status = gpu_ref_address(ref, address, error);
-    if (status) {
-        return status;
-    }
     struct gpu_export *lent = calloc(1, sizeof *lent + extra_bytes);
     if (!lent || !home_open(device)) {
         free(lent);
         return gpu_error_set(error, GPULUA_OUT_OF_MEMORY, "no host memory for an export");
     }
-    lent->home = device->home;
-    atomic_fetch_add_explicit(&lent->home->refs, 1, memory_order_relaxed);
+    /* First: another thread may free it while its address is asked for. */
     lent->block = gpu_block_retain(ref->block);
     lent->block->export_count++;
+    status = gpu_ref_address(ref, address, error);
+    if (status) {
+        gpu_block_export_end(lent->block);
+        free(lent);
+        return status;
+    }
+    lent->home = device->home;
+    atomic_fetch_add_explicit(&lent->home->refs, 1, memory_order_relaxed);
     lent->next = device->exports;
     lent->link = &device->exports;
     if (lent->next) {
