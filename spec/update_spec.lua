@@ -561,6 +561,48 @@ describe("a graph", function()
       end)
     end
 
+    it("copies from and to other kinds of memory", function()
+      local module = dev:compile [[
+        __device__ int table[64];
+        extern "C" __global__ void fill_table(int value) { table[threadIdx.x] = value; }
+      ]]
+      module.fill_table:launch({ grid = 1, block = n }, 3)
+      local table = module:global "table"
+      local pool <const> = dev:memory { from = "driver" }
+      local direct <const> = dev:memory { from = "direct" }
+      local x, y = buffer(1), buffer(0)
+      local w, v = pool:buffer("i32", n):fill(5), direct:buffer("i32", n):fill(6)
+      local host = dev:host("i32", n)
+      local graph <close> = dev:capture(function() y:copy(x) end)
+      graph:launch()
+      assert.equal(1, first(y))
+      for value, from in pairs { [3] = table, [5] = w, [6] = v, [1] = x } do
+        for _ = 1, 2 do -- what it is already is no change
+          graph:update(function() y:copy(from) end)
+          graph:launch()
+          assert.equal(value, first(y))
+        end
+      end
+      local into <close> = dev:capture(function() x:copy(y) end)
+      for _, to in ipairs { table, w, v, x, w } do
+        into:update(function() to:copy(y) end)
+        to:fill(0)
+        into:launch()
+        assert.equal(first(y), first(to))
+      end
+      local out <close> = dev:capture(function() host:copy(x) end)
+      local write <close> = dev:capture(function() x:write({ 9 }, 1) end)
+      for _, memory in ipairs { table, w, v, x } do
+        memory:fill(4)
+        out:update(function() host:copy(memory) end)
+        out:launch():await()
+        assert.equal(4, host:read()[1])
+        write:update(function() memory:write({ 9 }, 1) end)
+        write:launch()
+        assert.equal(9, first(memory))
+      end
+    end)
+
     it("uses buffers again that were made at the same place", function()
       local x, y = buffer(2), buffer(0)
       local function body(value, more)

@@ -276,6 +276,15 @@ static void loops(void) {
     destroy();
 }
 
+/* The node behind the one that writes the condition puts nothing on the device. */
+static void loop_of_nothing(void) {
+    bool good = begin() && node(NO_DEPS) && control(WIRE_CONTROL_WHILE, cell(100), 4, 1) &&
+                node(NO_DEPS) && list_shift(100, 0) && node(DEPS(1)) && body_end() && end();
+    check(good && text_is("gpulua_choose while(0){copy copy(0) gpulua_choose(1)}"),
+          "a loop looks at its condition behind what a node without work follows");
+    destroy();
+}
+
 static bool branch(uint32_t number) {
     return control(WIRE_CONTROL_IF, cell(0), 4, 1) && node(NO_DEPS) && set(on, number, 1) &&
            body_end();
@@ -358,6 +367,7 @@ static void versions(void) {
     switches("gpulua_choose gpulua_choose(0) gpulua_choose(1) if(2){set set} if(3){set set} "
              "if(4){set set} copy(5)");
     loops();
+    loop_of_nothing();
     bool good = begin() && node(NO_DEPS) && control(WIRE_CONTROL_IF, cell(10), 4, 2) &&
                 node(NO_DEPS) && set(on, 11, 1) && node(NO_DEPS) && set(on, 10, 0) && body_end() &&
                 node(NO_DEPS) && set(on, 11, 2) && body_end() && end();

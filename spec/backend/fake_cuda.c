@@ -208,6 +208,27 @@ static result answer(const char *name) {
 
 #include "fake_context.h"
 
+/* Virtual memory: copies to and from it are not made into others. */
+static struct region {
+    uint64_t address;
+    size_t bytes;
+} regions[256];
+static void region_note(uint64_t address, size_t bytes) {
+    struct region *at = regions;
+    while (at < regions + 255 && (bytes == 0 ? at->address != address : at->bytes > 0)) {
+        at++;
+    }
+    *at = (struct region){address, bytes};
+}
+static int is_virtual(uint64_t address) {
+    for (const struct region *at = regions; at < regions + 256; at++) {
+        if (address - at->address < at->bytes) {
+            return 1;
+        }
+    }
+    return 0;
+}
+
 #include "fake_graph.h"
 
 #include "fake_capture.h"
@@ -335,11 +356,13 @@ API result cuMemAddressReserve(uint64_t *address, size_t bytes, size_t alignment
         return NO_MEMORY;
     }
     fake_live++;
+    region_note((uint64_t)(uintptr_t)memory, bytes);
     return *address = (uint64_t)(uintptr_t)memory, OK;
 }
 API result cuMemAddressFree(uint64_t address, size_t bytes) {
     BEGIN_CURRENT;
     fake_live--;
+    region_note(address, 0);
     return munmap((void *)(uintptr_t)address, bytes) == 0 ? OK : INVALID;
 }
 struct properties {

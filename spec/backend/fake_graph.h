@@ -509,8 +509,10 @@ API result cuGraphExecMemcpyNodeSetParams(struct graph *exec, struct node *node,
                                           const struct copy_params *params, void *context) {
     BEGIN_CURRENT;
     struct node *own = exec_node(exec, node, COPY);
-    if (own == NULL || params->height != 1 || params->width == 0 || context != current) {
-        return INVALID;
+    if (own == NULL || params->height != 1 || params->width == 0 || context != current ||
+        is_virtual(own->dst) != is_virtual(params->dst_device) ||
+        is_virtual(own->src) != is_virtual(params->src_device)) {
+        return INVALID; /* "if the memory operands' mappings changed" */
     }
     own->dst = params->dst_device;
     own->src = params->src_device;

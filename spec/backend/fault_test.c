@@ -121,6 +121,36 @@ static void graphs(void) {
     }
 }
 
+/* The driver refuses to make a copy to or from one kind of memory one of another. */
+static void copies(void) {
+    static const char source[] =
+        "local gpu = require 'gpulua'\n"
+        "local dev <close> = gpu.device('cuda', { isolate = ... })\n"
+        "local pool = dev:memory { from = 'driver' }\n"
+        "local x, y = dev:buffer('u8', 4):fill(1), dev:buffer('u8', 4)\n"
+        "local z, w = dev:buffer('u8', 4):fill(3), pool:buffer('u8', 4):fill(2)\n"
+        "local graph = dev:capture(function() y:copy(x) end)\n"
+        "local seen = {}\n"
+        "local function launch()\n"
+        "  graph:launch()\n"
+        "  seen[#seen + 1] = y:read()[1]\n"
+        "end\n"
+        "launch()\n"
+        "graph:update(function() y:copy(w) end) launch()\n"
+        "graph:update(function() y:copy(w) end) launch()\n"
+        "graph:update(function() y:copy(z) end) launch()\n"
+        "graph:update(function() y:copy(x) end) launch()\n"
+        "print(table.concat(seen, ' '))\n";
+    for (int i = 0; i < 2; i++) {
+        const char *isolation = i == 0 ? "none" : "process";
+        char what[100];
+        bool good = run_script(source, isolation, "nothing", 0, "");
+        snprintf(what, sizeof what, "%s: a copy in a graph becomes one of another kind of memory",
+                 isolation);
+        check(good && strcmp(output, "1 2 2 3 1\n") == 0, what);
+    }
+}
+
 static void assertions(void) {
     static const char printed[] =
         "fill.cu:7: void fill(int *, int): block: [1,0,0], thread: [3,0,0] Assertion `i < n` "
@@ -363,6 +393,7 @@ int main(void) {
         tap_skip(&tap, "the rest", "GPULUA_BUILD does not say where gpulua is");
     } else {
         graphs();
+        copies();
         assertions();
         logs();
         dumps();

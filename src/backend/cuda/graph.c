@@ -168,6 +168,7 @@ gpulua_status gpu_cuda_graph_settle(struct backend_graph *graph, struct backend_
     node->handle = ends[0];
     if (graph->dep_count == 1 && graph->deps[0] == ends[0]) {
         node->same_as = graph->dep_node;
+        graph->nodes[graph->dep_node].taken_by = 0; /* nothing of the driver's follows it by that */
     }
     return GPULUA_OK;
 }
@@ -319,7 +320,6 @@ gpulua_status gpu_cuda_graph_upload(struct backend_stream *stream, struct backen
     return GPULUA_OK;
 }
 
-/* The driver keeps an event for as long as it is waited for. */
 static gpulua_status upload_wait(struct backend_graph *graph, const struct backend_stream *stream,
                                  struct backend_error *error) {
     struct backend_device *device = graph->device;
@@ -328,11 +328,16 @@ static gpulua_status upload_wait(struct backend_graph *graph, const struct backe
     if (status == GPULUA_OK && stream != graph->upload_stream) {
         status = CU(device, error, cu->cuStreamWaitEvent(stream->handle, graph->upload_over, 0));
     }
-    if (status == GPULUA_OK) {
-        (void)CU(device, NULL, cu->cuEventDestroy(graph->upload_over));
-        graph->upload_over = NULL;
-    }
     return status;
+}
+
+/* Behind a launch others wait for that. The driver keeps an event for as long as it is waited for.
+ */
+static void upload_forget(struct backend_graph *graph) {
+    struct backend_device *device = graph->device;
+    const struct cuda_driver *cu = &device->cu;
+    (void)CU(device, NULL, cu->cuEventDestroy(graph->upload_over));
+    graph->upload_over = NULL;
 }
 
 /* "Each launch is ordered behind both any previous work in hStream and any previous launches of
@@ -359,6 +364,9 @@ gpulua_status gpu_cuda_graph_launch(struct backend_stream *stream, uint64_t seq,
     device->launches_prepared = true;
     CU_HOT(device, result, cu->cuGraphLaunch(graph->exec, stream->handle));
     graph->is_uploaded = graph->is_uploaded || result == CUDA_SUCCESS;
+    if (__builtin_expect(graph->upload_over != NULL && result == CUDA_SUCCESS, 0)) {
+        upload_forget(graph);
+    }
     if (__builtin_expect(result != CUDA_SUCCESS && graph->map != NULL, 0)) {
         gpu_cuda_trace_graph_failed();
     }

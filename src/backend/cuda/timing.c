@@ -31,6 +31,9 @@ static gpulua_status make(struct backend_device *device, struct backend_error *e
     for (int i = 0; i < 2 && status == GPULUA_OK; i++) {
         status = CU(device, error, cu->cuEventCreate(&clock->events[i], CU_EVENT_DEFAULT));
     }
+    if (status != GPULUA_OK && device->lost == CUDA_SUCCESS) {
+        gpu_cuda_clock_close(device); /* to be made as a whole another time */
+    }
     return status;
 }
 

@@ -71,6 +71,26 @@ static gpulua_status send_control(const struct sender *sender, const struct grap
     return status;
 }
 
+static uint64_t kind_of_memory(const struct gpu_block *block) {
+    const struct gpu_block *where = block->home ? block->home : block;
+    const struct gpu_memory *memory = where->memory; /* a variable has none */
+    while (memory && memory->upstream) {
+        memory = memory->upstream;
+    }
+    return where->is_foreign ? where->number : memory ? (uint64_t)(uintptr_t)memory->ops : 0;
+}
+
+void gpu_graph_copy_kinds(const struct graph_body *body, const struct graph_node *node,
+                          uint64_t kinds[2]) {
+    uint8_t opcode = node->record->opcode;
+    bool is_copy = opcode == WIRE_OP_COPY || opcode == WIRE_OP_UPLOAD || opcode == WIRE_OP_DOWNLOAD;
+    for (uint32_t i = 0; i < 2; i++) {
+        const struct gpu_block *block =
+            is_copy && i < node->ref_count ? body->refs[node->ref_first + i].ref.block : NULL;
+        kinds[i] = block ? kind_of_memory(block) : 0;
+    }
+}
+
 static gpulua_status send_nodes(struct sender *sender, struct gpu_error *error) {
     const struct graph_body *body = sender->body;
     for (uint32_t i = 0; i < body->node_count; i++) {
@@ -94,7 +114,9 @@ static gpulua_status send_nodes(struct sender *sender, struct gpu_error *error) 
         }
         sender->numbers[i] = sender->count;
         if (body == &sender->graph->body) { /* bodies of nodes are shared, and never changed */
-            sender->graph->body.nodes[i].number = sender->count;
+            struct graph_node *own = &sender->graph->body.nodes[i];
+            own->number = sender->count;
+            gpu_graph_copy_kinds(body, own, own->made_kinds);
         }
         gpulua_status status = send_node(sender, node, sender->waits, count, error);
         if (status == GPULUA_OK && node->control) {

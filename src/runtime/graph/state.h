@@ -77,6 +77,7 @@ struct graph_node {
     uint32_t ref_first, ref_count; /* one for each parameter; of a fill its target; of a copy its
                                       target and its source */
     uint32_t number;               /* in its body, counting joins of the wire's, too */
+    uint64_t made_kinds[2];        /* as the device has it: gpu_graph_copy_kinds */
     uint32_t reporter;             /* its number among those; GPU_NODE_NONE: it is none */
     uint32_t needs;                /* of the body's; GPU_NODE_NONE: none */
     struct graph_control *control; /* retained; NULL: it is no conditional node */
@@ -403,6 +404,11 @@ gpulua_status gpu_graph_send(struct gpu_graph *graph, struct gpu_error *error);
 /* Is there room in the budget for so many bytes of a graph only if garbage goes, because all that
  * comes free by itself is not enough? */
 bool gpu_graph_lacks_room(struct gpu_device *device, uint64_t byte_count);
+/* Of a copy, what memory it goes to and comes from, as far as the driver refuses to make one such
+ * copy of another (cuGraphExecMemcpyNodeSetParams: INVALID_VALUE "if the memory operands' mappings
+ * changed"); of other nodes nothing. Of memory of others nothing is known but whose it is. */
+void gpu_graph_copy_kinds(const struct graph_body *body, const struct graph_node *node,
+                          uint64_t kinds[2]);
 /* The device needs it no more; launches in flight go on. */
 void gpu_graph_unsend(struct gpu_graph *graph);
 

@@ -205,17 +205,29 @@ struct wire_record *gpu_graph_patch_record(const struct gpu_graph *graph, uint32
     return make_patch(graph, number, built);
 }
 
+static bool is_patchable(const struct gpu_graph *graph, const struct graph_node *node) {
+    uint64_t kinds[2];
+    gpu_graph_copy_kinds(&graph->body, node, kinds);
+    return kinds[0] == node->made_kinds[0] && kinds[1] == node->made_kinds[1];
+}
+
 void gpu_graph_patch(struct gpu_graph *graph, uint32_t number, struct wire_record *spare,
                      struct gpu_graph_change *change) {
     struct gpu_error error;
+    const struct graph_node *node = &graph->body.nodes[number];
     if (change->patched++ == 0) {
-        const struct graph_node *node = &graph->body.nodes[number];
         change->node = number + 1;
         change->label = node->label;
         change->site = node->site;
     }
-    if (graph->made.is_there && /* else it comes back as what it is then */
-        gpu_device_publish(graph->device,
+    if (!graph->made.is_there) {
+        return; /* it comes back as what it is then */
+    }
+    if (!is_patchable(graph, node)) {
+        gpu_graph_unsend(graph); /* so does this */
+        return;
+    }
+    if (gpu_device_publish(graph->device,
                            spare ? make_patch(graph, number, spare)
                                  : gpu_graph_patch_record(graph, number),
                            &error)) {
@@ -278,6 +290,7 @@ static gpulua_status patch_all(struct gpu_graph *graph, struct graph_body *body,
     for (uint32_t i = 0; i < old.node_count; i++) {
         struct graph_node *node = &graph->body.nodes[i];
         node->number = old.nodes[i].number;
+        memcpy(node->made_kinds, old.nodes[i].made_kinds, sizeof node->made_kinds);
         if (!is_same_node(old.nodes[i].record, node->record)) {
             change->restaged += is_restaged(&old, &graph->body, i);
             gpu_graph_patch(graph, i, NULL, change);
