@@ -18,6 +18,7 @@
 #include "runtime/recovery.h"
 #include "runtime/state.h"
 #include "runtime/work.h"
+#include "wire/transport.h"
 
 static struct tap tap;
 
@@ -620,8 +621,51 @@ static void test_late_news(void) {
     tap_check(&tap, good, "news without memory are told behind it, the newest and how many");
 }
 
+static void note_reply(void *user, const struct wire_reply *reply) {
+    char *heard = user;
+    snprintf(heard + strlen(heard), 100, "%d %s %.10s %zu %u\n", reply->kind,
+             gpulua_status_name((gpulua_status)reply->status), gpu_wire_reply_text(reply),
+             strlen(gpu_wire_reply_text(reply)), reply->body_bytes);
+}
+
+/* What is in the ring is heard of: an operation must not end before its failure is known. */
+static void test_replies(void) {
+    static struct {
+        struct wire_reply reply;
+        char text[4064];
+    } message = {.reply = {.length_bytes = sizeof message, .text_bytes = 4000, .body_bytes = 16}};
+    struct link_core core = {.link.page = gpu_wire_page_create(NULL, NULL)};
+    struct wire_ring in;
+    char heard[400] = "", expected[400];
+    bool corrupt = false;
+    memset(message.text, 'x', sizeof message.text);
+    gpu_wire_core_init(&core, &(struct wire_link_info){.on_reply = note_reply, .user = heard});
+    gpu_wire_ring_reply(&in, core.link.page);
+    message.reply.kind = WIRE_REPLY_FAILURE;
+    message.reply.status = GPULUA_KERNEL_FAILED;
+    bool good = gpu_wire_ring_push(&in, &message, sizeof message);
+    message.reply.kind = WIRE_REPLY_RESULT;
+    message.reply.status = GPULUA_OK;
+    good = good && gpu_wire_ring_push(&in, &message, sizeof message);
+    calls_left = 1;
+    fails_on = true;
+    uint32_t count = gpu_wire_core_drain(&core, &corrupt);
+    calls_left = 0;
+    fails_on = false;
+    snprintf(expected, sizeof expected,
+             "%d KernelFailed xxxxxxxxxx 991 0\n%d OutOfMemory no host me 42 0\n",
+             WIRE_REPLY_FAILURE, WIRE_REPLY_RESULT);
+    good = good && count == 2 && !corrupt && strcmp(heard, expected) == 0;
+    if (!good) {
+        printf("# %u replies: %s", count, heard);
+    }
+    gpu_wire_page_destroy(core.link.page);
+    tap_check(&tap, good, "replies that there is no memory for are heard, cut");
+}
+
 int main(void) {
     alarm(800);
+    test_replies();
     test_work(GPULUA_ISOLATE_NONE, false, false, "none: work with one allocation failing");
     test_work(GPULUA_ISOLATE_NONE, true, false,
               "none: work with every allocation failing from one on");

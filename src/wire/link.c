@@ -6,6 +6,7 @@
 #include "wire/link.h"
 
 #include <errno.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/eventfd.h>
@@ -15,7 +16,9 @@
 #include "wire/sync.h"
 #include "wire/transport.h"
 
-#define REPLY_BYTES_SMALL 1024u /* copied on the stack; larger ones (logs, facts) by malloc */
+/* Copied on the stack; larger ones (logs, facts) by malloc, and without memory this much of them.
+ */
+#define REPLY_BYTES_SMALL 1024u
 
 void gpu_wire_core_init(struct link_core *core, const struct wire_link_info *info) {
     core->link.transport = info->transport;
@@ -95,6 +98,20 @@ static bool is_sound(const struct wire_reply *reply, uint32_t length_bytes) {
     return sizeof *reply + text_span + reply->body_bytes <= length_bytes;
 }
 
+/* The beginning of a larger one. No reply may stay in the ring: work whose failure is in it, or
+ * behind it, would end well. */
+static void cut(struct wire_reply *reply) {
+    const uint32_t room = REPLY_BYTES_SMALL - (uint32_t)sizeof *reply - 1u;
+    if (reply->kind == WIRE_REPLY_RESULT && reply->status == GPULUA_OK) {
+        reply->status = GPULUA_OUT_OF_MEMORY;
+        reply->text_bytes = (uint32_t)snprintf((char *)(reply + 1), room,
+                                               "no host memory for an answer of the device");
+    }
+    reply->text_bytes = reply->text_bytes < room ? reply->text_bytes : room;
+    reply->body_bytes = 0;
+    reply->length_bytes = REPLY_BYTES_SMALL;
+}
+
 uint32_t gpu_wire_core_drain(struct link_core *core, bool *corrupt) {
     uint32_t count = 0;
     *corrupt = false;
@@ -109,19 +126,18 @@ uint32_t gpu_wire_core_drain(struct link_core *core, bool *corrupt) {
         }
         /* Out of the ring before the call: on_reply may publish, publishing may drain. */
         _Alignas(16) uint8_t small[REPLY_BYTES_SMALL];
-        void *copy = length_bytes <= sizeof small ? small : malloc(length_bytes);
-        if (copy == NULL) {
-            return count; /* it stays in the ring for a better moment */
-        }
-        memcpy(copy, message, length_bytes);
-        struct wire_reply *reply = copy;
+        void *large = length_bytes > sizeof small ? malloc(length_bytes) : NULL;
+        bool is_cut = length_bytes > sizeof small && large == NULL;
+        struct wire_reply *reply = large != NULL ? large : (void *)small;
+        memcpy(reply, message, is_cut ? sizeof small : length_bytes);
         reply->length_bytes = length_bytes; /* what was looked at, whatever is there now */
         if (!is_sound(reply, length_bytes)) {
-            if (copy != small) {
-                free(copy);
-            }
+            free(large);
             *corrupt = true;
             return count;
+        }
+        if (is_cut) {
+            cut(reply);
         }
         if (reply->text_bytes != 0) {
             ((char *)(reply + 1))[reply->text_bytes] = '\0'; /* whatever was there */
@@ -129,9 +145,7 @@ uint32_t gpu_wire_core_drain(struct link_core *core, bool *corrupt) {
         gpu_wire_ring_pop(&core->replies, length_bytes);
         deliver(core, reply);
         count++;
-        if (copy != small) {
-            free(copy);
-        }
+        free(large);
     }
     return count;
 }

@@ -280,19 +280,14 @@ gpulua_status gpu_wire_spawn_await(const char *path, const struct spawn_child *c
         }
         struct pollfd entries[2] = {{.fd = child->control_fd, .events = POLLIN},
                                     {.fd = child->pidfd, .events = POLLIN}};
-        if (interrupt != NULL && atomic_load_explicit(interrupt, memory_order_relaxed) != 0) {
-            return gpu_wire_fail(error, GPULUA_INTERRUPTED, 0,
-                                 "interrupted while waiting for the start of '%s'", path);
-        }
+        bool is_interrupted =
+            interrupt != NULL && atomic_load_explicit(interrupt, memory_order_relaxed) != 0;
         uint64_t left_ms = (end_ns - now_ns) / 1000000u + 1u;
-        int rc = poll(entries, 2, left_ms < LOOK_MS ? (int)left_ms : LOOK_MS);
+        int rc = poll(entries, 2, is_interrupted ? 0 : left_ms < LOOK_MS ? (int)left_ms : LOOK_MS);
         if (rc < 0 && errno != EINTR) {
             return gpu_wire_fail(error, GPULUA_IO, errno, "poll: %s", strerror(errno));
         }
-        if (rc <= 0) {
-            continue;
-        }
-        if (entries[0].revents != 0) {
+        if (rc > 0 && entries[0].revents != 0) {
             ssize_t got = recv(child->control_fd, &answer, sizeof answer, MSG_DONTWAIT);
             if (got == (ssize_t)sizeof answer) {
                 break;
@@ -302,14 +297,18 @@ gpulua_status gpu_wire_spawn_await(const char *path, const struct spawn_child *c
                                      "'%s' is not an executor of this build of gpulua", path);
             }
         }
-        if (entries[1].revents != 0) {
+        if (rc > 0 && entries[1].revents != 0) {
             char how[160];
             gpu_wire_spawn_reap(child, how, sizeof how);
             return gpu_wire_fail(
                 error, GPULUA_IO, 0,
                 "'%s' ended before it took any work (%s): is it gpulua's executor?", path, how);
         }
-        if (entries[0].revents != 0) {
+        if (is_interrupted) { /* one that is there is taken all the same */
+            return gpu_wire_fail(error, GPULUA_INTERRUPTED, 0,
+                                 "interrupted while waiting for the start of '%s'", path);
+        }
+        if (rc > 0) {
             gpu_wire_nap_ns(1000000); /* its end of the socket is closed and it lives on */
         }
     }
