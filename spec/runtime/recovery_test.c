@@ -497,6 +497,32 @@ static void test_late(void) {
     close_device(device);
 }
 
+/* An interrupt that stays, as while a script ends because of it. */
+static void test_interrupted(void) {
+    static _Atomic int interrupt;
+    struct gpu_device_info info = {.name = "cpu",
+                                   .isolation = GPULUA_ISOLATE_PROCESS,
+                                   .interrupt = &interrupt,
+                                   .restarts_max = 2};
+    struct gpu_device *device = NULL;
+    if (gpu_device_open(&info, &device, &error)) {
+        check(false, "a device to be interrupted opens");
+        return;
+    }
+    interrupt = 1;
+    lose(device);
+    int64_t end_ns = gpu_clock_ns() + PATIENCE_NS;
+    while (gpu_device_is_returning(device) && device->recovery.failed_count < 4 &&
+           gpu_clock_ns() < end_ns) {
+        wait_a_little(device);
+    }
+    bool is_on_its_way = gpu_device_is_returning(device) && device->recovery.failed_count == 4;
+    interrupt = 0;
+    check(is_on_its_way && comes_back(device, PATIENCE_NS) && device->recovery.begun_count == 1,
+          "restarts that an interrupt ends are none of those that are counted");
+    close_device(device);
+}
+
 int main(void) {
     (void)survives_late_read(true, false);
     (void)survives_late_read(true, true);
@@ -510,6 +536,7 @@ int main(void) {
     test_memory_lost();
     test_memory();
     test_late();
+    test_interrupted();
     printf("%d passed, %d failed, 0 skipped\n", passed, failed);
     return failed > 0;
 }

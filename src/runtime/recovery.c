@@ -592,7 +592,8 @@ static void begin(struct gpu_device *device) {
         atomic_load_explicit(&device->link->page->events_made, memory_order_relaxed);
     note_former(device);
     gpulua_status status = gpu_wire_link_restart(device->link, device->done, &restart, &failed);
-    bool has_hope = note_turn(recovery, restart.has_begun);
+    /* Interrupted: that says nothing of the device. */
+    bool has_hope = status == GPULUA_INTERRUPTED || note_turn(recovery, restart.has_begun);
     if (status) {
         gpu_error_finish(&device->lost);
         gpu_error_set(&device->lost, GPULUA_DEVICE_LOST, "device %s did not come up again: %s",
