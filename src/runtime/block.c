@@ -35,6 +35,9 @@ static void destroy(struct gpu_block *block) {
         block->device->observer->block_gone(block->device->observer->user, block->shadow);
         block->shadow = NULL;
     }
+    if (block->module && device->link) { /* the executor knows the variable by this number */
+        gpu_slab_number_give(device, gpu_wire_address_slab(block->address));
+    }
     gpu_module_release(block->module);
     gpu_memory_release(block->memory);
     gpu_block_release(block->home);

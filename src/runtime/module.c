@@ -447,11 +447,22 @@ static void destroy_kernel(struct gpu_kernel *kernel) {
     gpu_module_release(module);
 }
 
+static struct gpu_module_entry *find_entry(const struct gpu_module *module, uint32_t id) {
+    struct gpu_module_entry *entry = module->entries;
+    while (entry->id != id) {
+        entry++;
+    }
+    return entry;
+}
+
 static void on_kernel(struct gpu_op *op, void *user, const struct wire_reply *reply) {
     (void)op;
     struct gpu_kernel *kernel = user;
     if (reply && reply->status == GPULUA_OK && reply->body_bytes >= sizeof kernel->facts) {
         memcpy(&kernel->facts, gpu_wire_reply_body(reply), sizeof kernel->facts);
+        struct gpu_module_entry *entry = find_entry(kernel->module, kernel->id);
+        entry->facts = kernel->facts;
+        entry->is_known = true;
     }
 }
 
@@ -596,9 +607,34 @@ static struct wire_record *build_entry(const struct gpu_module *module,
     return record;
 }
 
+static void drop_entry(struct gpu_module *module, struct gpu_module_entry *entry) {
+    uint32_t index = (uint32_t)(entry - module->entries);
+    gpu_id_give(&module->device->kernel_ids, entry->id);
+    free(entry->name);
+    memmove(entry, entry + 1, (--module->entry_count - index) * sizeof *entry);
+    module->told_entry_count -= index < module->told_entry_count;
+}
+
+/* The executor's is the same, whatever its signature. */
+static bool get_known_kernel(struct gpu_kernel *kernel) {
+    const struct gpu_module *module = kernel->module;
+    for (uint32_t i = 0; i < module->entry_count && !module->is_missing; i++) {
+        const struct gpu_module_entry *entry = &module->entries[i];
+        if (entry->is_known && strcmp(entry->name, kernel->name) == 0) {
+            kernel->id = entry->id;
+            kernel->facts = entry->facts;
+            return true;
+        }
+    }
+    return false;
+}
+
 static gpulua_status get_kernel(struct gpu_kernel *kernel, struct gpu_error *error) {
     struct gpu_module *module = kernel->module;
     struct gpu_device *device = module->device;
+    if (get_known_kernel(kernel)) {
+        return GPULUA_OK;
+    }
     if (strlen(kernel->name) > NAME_CHARS_MAX) {
         return gpu_error_set(error, GPULUA_INVALID_ARGUMENT,
                              "a kernel's name has at most %u characters", NAME_CHARS_MAX);
@@ -620,6 +656,8 @@ static gpulua_status get_kernel(struct gpu_kernel *kernel, struct gpu_error *err
                                             "kernel", on_kernel, kernel, error);
     if (status == GPULUA_OK) {
         gpu_module_tell(module);
+    } else {
+        drop_entry(module, find_entry(module, entry.id)); /* others may have come meanwhile */
     }
     return status;
 }
@@ -848,11 +886,13 @@ gpulua_status gpu_module_global(struct gpu_module *module, const char *name,
     record->length_bytes = ((uint32_t)(sizeof *record + name_bytes) + 15u) & ~15u;
     status = gpu_request_wait(device, record, "global", on_global, &facts, error);
     if (status) {
+        gpu_slab_number_give(device, slab);
         return status == GPULUA_INVALID_ARGUMENT ? no_such_global(module, name, error) : status;
     }
     struct gpu_block *made =
         gpu_block_create_external(device, gpu_wire_address(slab, 0), facts.bytes, name);
     if (!made) {
+        gpu_slab_number_give(device, slab);
         return gpu_error_set(error, GPULUA_OUT_OF_MEMORY, "no host memory for variable '%s'", name);
     }
     made->module = gpu_module_retain(module);

@@ -962,8 +962,10 @@ struct gpu_module {
     uint32_t value_count;
     struct gpu_module_entry { /* taken for kernels of this module; until it is unloaded */
         uint32_t id;
-        char *name; /* owned */
-    } * entries;    /* owned */
+        char *name;                     /* owned */
+        bool is_known;                  /* the executor has it, and these are its facts */
+        struct wire_kernel_facts facts; /* for whoever wants it next */
+    } * entries;                        /* owned */
     uint32_t entry_count;
     struct gpu_told told;
     uint32_t told_entry_count;
