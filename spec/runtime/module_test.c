@@ -94,6 +94,21 @@ static void numbers(struct gpu_module *module, const char *transport) {
     module->kind = GPU_MODULE_SOURCE;
 }
 
+/* As of drivers before 12.4. */
+static void unknown_parameters(struct gpu_module *module, const char *transport) {
+    bool is_set = module->entry_count == 1;
+    if (is_set) {
+        module->entries[0].facts.param_count = UINT32_MAX;
+    }
+    gpulua_status more = take_kernel(module, "k", "n: i32, x: out i32*, more: i32");
+    bool is_said = strstr(error.message, "3 parameters, the compiled kernel has 2") != NULL;
+    check(is_set && more == GPULUA_INVALID_ARGUMENT && is_said &&
+              take_kernel(module, "k", "n: i32") == GPULUA_INVALID_ARGUMENT &&
+              take_kernel(module, "k", "n: i32, x: i64") == GPULUA_INVALID_ARGUMENT &&
+              take_kernel(module, "k", "n: i32, x: out i32*") == GPULUA_OK,
+          transport, "a signature is compared with the source where the driver says nothing");
+}
+
 int main(void) {
     static const struct {
         gpulua_isolation isolation;
@@ -107,6 +122,7 @@ int main(void) {
         check(module != NULL, transports[i].name, "a module");
         if (module) {
             numbers(module, transports[i].name);
+            unknown_parameters(module, transports[i].name);
         }
         gpu_module_release(module);
         if (device) {

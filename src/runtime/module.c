@@ -525,6 +525,13 @@ static gpulua_status no_such_global(const struct gpu_module *module, const char 
                          name, list[0] ? list : "; it has none");
 }
 
+static gpulua_status wrong_count(const struct gpu_kernel *kernel, uint32_t count,
+                                 uint32_t compiled_count, struct gpu_error *error) {
+    return gpu_error_set(error, GPULUA_INVALID_ARGUMENT,
+                         "signature of kernel '%s': %u parameters, the compiled kernel has %u",
+                         kernel->name, count, compiled_count);
+}
+
 /* What the driver says of the parameters has the last word on counts and sizes. */
 static gpulua_status check_params(const struct gpu_kernel *kernel, struct gpu_error *error) {
     const struct gpu_signature *signature = kernel->signature;
@@ -534,9 +541,7 @@ static gpulua_status check_params(const struct gpu_kernel *kernel, struct gpu_er
     }
     uint32_t count = signature->number_count + signature->has_context;
     if (facts->param_count != count) {
-        return gpu_error_set(error, GPULUA_INVALID_ARGUMENT,
-                             "signature of kernel '%s': %u parameters, the compiled kernel has %u",
-                             kernel->name, count, facts->param_count);
+        return wrong_count(kernel, count, facts->param_count, error);
     }
     uint32_t known = sizeof facts->param_bytes / sizeof facts->param_bytes[0];
     for (uint32_t i = 0; i < signature->param_count + signature->has_context; i++) {
@@ -576,9 +581,14 @@ static gpulua_status check_pointers(const struct gpu_kernel *kernel, const char 
         gpu_error_finish(&ignored); /* what launches cannot take as it is */
         return GPULUA_OK;
     }
+    uint32_t count = signature->number_count + signature->has_context;
+    uint32_t described_count = prototype->number_count + prototype->has_context;
+    if (count != described_count) { /* the driver may not have said so */
+        status = wrong_count(kernel, count, described_count, error);
+    }
     for (uint32_t i = 0; i < signature->param_count && status == GPULUA_OK; i++) {
         const struct gpu_param *param = &signature->params[i], *wanted = prototype->params;
-        while (wanted->number != param->number) { /* the counts are the same */
+        while (wanted->number != param->number) {
             wanted++;
         }
         if (is_pointer(wanted) && param->kind != GPU_PARAM_POINTER) {
