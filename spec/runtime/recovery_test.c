@@ -463,6 +463,48 @@ static void test_memory(void) {
     close_device(device);
 }
 
+static void *end_late(void *user) {
+    (void)user;
+    usleep(2000000);
+    is_lingering = false;
+    return NULL;
+}
+
+static int64_t soon(const struct gpu_tasks *tasks, bool is_told) {
+    static int64_t end_ns;
+    (void)tasks;
+    (void)is_told;
+    end_ns = end_ns ? end_ns : gpu_clock_ns() + 50000000;
+    return end_ns;
+}
+
+/* For memory that does not come. */
+static void test_memory_late(void) {
+    struct gpu_device *device = open_device();
+    lose(device);
+    (void)comes_back(device, PATIENCE_NS);
+    device->stats.budget_bytes = device->account.limit_bytes = UINT64_MAX / 2;
+    uint64_t huge = device->recovery.free_bytes * 2;
+    pthread_t thread;
+    (void)pthread_create(&thread, NULL, end_late, NULL);
+    const struct gpu_tasks tasks = {.until_ns = soon};
+    int64_t begun_ns = gpu_clock_ns();
+    gpu_device_set_tasks(device, &tasks);
+    bool is_refused = !make(device, huge, false) && error.code == GPULUA_TIMEOUT;
+    gpu_device_set_tasks(device, NULL);
+    int64_t took_ns = gpu_clock_ns() - begun_ns;
+    printf("# %lld ms, %s\n", (long long)(took_ns / 1000000), error.message);
+    gpu_error_finish(&error);
+    check(is_refused && took_ns >= 50000000 && is_lingering,
+          "who waits for the memory of a former process has no more time than its task");
+    device->recovery.late_ns = gpu_clock_ns() - INT64_C(4800000000); /* as if it had been long */
+    is_refused = !make(device, huge, false) && error.code == GPULUA_OUT_OF_MEMORY;
+    gpu_error_finish(&error);
+    check(is_refused && is_lingering, "and waits for one that does not end only so long");
+    pthread_join(thread, NULL);
+    close_device(device);
+}
+
 static char told[256];
 static int told_count;
 static void hear(void *user, const char *line) {
@@ -535,6 +577,7 @@ int main(void) {
     test_module();
     test_memory_lost();
     test_memory();
+    test_memory_late();
     test_late();
     test_interrupted();
     printf("%d passed, %d failed, 0 skipped\n", passed, failed);

@@ -23,6 +23,7 @@
 
 #include "runtime/graph/state.h"
 #include "runtime/memory/stack.h"
+#include "runtime/watchdog.h"
 
 /* Behind an attempt that led nowhere; twice as long each time. */
 #define PAUSE_NS INT64_C(50000000)
@@ -32,6 +33,7 @@
 #define SPARE_AFTER_NS INT64_C(500000000)
 #define SETTLE_LOOK_NS INT64_C(10000000) /* that a process has ended is told; in case it is not */
 #define SETTLE_PATIENCE_NS INT64_C(5000000000) /* of one that was killed: later it is told */
+#define OUTWAIT_LATE_NS INT64_C(5000000000)    /* and so much later memory counts as short */
 
 bool gpu_recovery_init(struct gpu_device *device, int32_t restarts_max, double window_s) {
     struct gpu_recovery *recovery = &device->recovery;
@@ -145,7 +147,8 @@ int gpu_recovery_late_pid(const struct gpu_device *device) {
                                                                        : 0;
 }
 
-bool gpu_recovery_outwait(struct gpu_device *device) {
+bool gpu_recovery_outwait(struct gpu_device *device, gpulua_status *status,
+                          struct gpu_error *error) {
     struct gpu_recovery *recovery = &device->recovery;
     if (!recovery->has_former) {
         return false;
@@ -153,7 +156,8 @@ bool gpu_recovery_outwait(struct gpu_device *device) {
     bool is_there = !gpu_wire_link_is_settled(device->link);
     int64_t begun_ns = is_there ? gpu_blocked_begin(device) : 0;
     while (device->state == GPU_DEVICE_OPEN && !gpu_wire_link_is_settled(device->link) &&
-           !gpu_device_is_interrupted(device)) {
+           !gpu_device_is_interrupted(device) && !gpu_time_is_up(device) &&
+           gpu_clock_ns() - recovery->late_ns < OUTWAIT_LATE_NS) {
         gpu_device_nap(device, SETTLE_LOOK_NS);
         (void)gpu_device_poll(device);
     }
@@ -162,6 +166,11 @@ bool gpu_recovery_outwait(struct gpu_device *device) {
     }
     bool has_ended = device->state != GPU_DEVICE_OPEN || gpu_wire_link_is_settled(device->link);
     recovery->has_former = !has_ended;
+    if (!has_ended && gpu_time_is_up(device)) {
+        gpu_error_finish(error);
+        (void)gpu_time_is_told(device, "waiting for memory of the device's former process", error);
+        *status = GPULUA_TIMEOUT;
+    }
     return has_ended;
 }
 

@@ -43,8 +43,10 @@ int gpu_recovery_late_pid(const struct gpu_device *device);
 /* At the end of each poll of a device that is not open. */
 void gpu_recovery_step(struct gpu_device *device);
 /* There is no memory, and the former life may have had some when that was found out: blocks until
- * it has none, true. False: there is none, or somebody interrupts. */
-bool gpu_recovery_outwait(struct gpu_device *device);
+ * it has none, true. False: there is none, somebody interrupts, it takes very long; or the time of
+ * the task is up, which `status` and `error` then say. */
+bool gpu_recovery_outwait(struct gpu_device *device, gpulua_status *status,
+                          struct gpu_error *error);
 /* The device is closed: who waits for it hears of that. */
 void gpu_recovery_finish(struct gpu_device *device);
 void gpu_recovery_free(struct gpu_device *device);

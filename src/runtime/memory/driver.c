@@ -21,7 +21,7 @@ static gpulua_status take(struct gpu_memory *memory, struct gpu_memory_request *
         gpu_error_finish(error);
         status = gpu_slab_ask(device, record, memory->ops->kind, error);
     }
-    if (status == GPULUA_OUT_OF_MEMORY && gpu_recovery_outwait(device)) {
+    if (status == GPULUA_OUT_OF_MEMORY && gpu_recovery_outwait(device, &status, error)) {
         gpu_error_finish(error);
         status = gpu_slab_ask(device, record, memory->ops->kind, error);
     }

@@ -116,7 +116,7 @@ static gpulua_status grow_slabs(struct slab_memory *memory, uint64_t byte_count,
         gpu_error_finish(error);
         status = create_slab(memory, exact, error);
     }
-    if (status == GPULUA_OUT_OF_MEMORY && gpu_recovery_outwait(device)) {
+    if (status == GPULUA_OUT_OF_MEMORY && gpu_recovery_outwait(device, &status, error)) {
         gpu_error_finish(error);
         status = create_slab(memory, exact, error);
     }
