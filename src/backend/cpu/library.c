@@ -26,8 +26,9 @@ void gpu_cpu_library_leave(void) {
     pthread_rwlock_unlock(&calls);
 }
 
-/* Registered with each library, and so called as often; forks are one at a time. */
-static unsigned fork_depth;
+/* Registered with each library, and so called as often; by several threads that fork at once, too.
+ */
+static __thread unsigned fork_depth;
 
 static void before_fork(void) {
     if (fork_depth++ == 0) {
