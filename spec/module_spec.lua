@@ -207,6 +207,46 @@ describe("compile", function()
     assert.equal(first, run(compiled))
   end)
 
+  it("has the compiler's precompiled header made anew where it is damaged", function()
+    if support.is_gpu() then
+      pending "the CPU device's compiler"
+      return
+    end
+    for _, compiler in ipairs { "g++", "clang++" } do
+      local cache = ("%s/cache-%s"):format(folder, compiler)
+      local function precompiled()
+        return (support.command(("find %s -path '*/gpulua_cuda.h.*' -type f"):format(cache)):gsub("\n$", ""))
+      end
+      local number = 0
+      local function compile()
+        number = number + 1
+        local output = support.script(([[
+          local dev <close> = require "gpulua".device()
+          dev:compile('extern "C" __global__ void value%d(int *x) { x[0] = 1; }')
+          print "compiled"]]):format(number), ("GPULUA_CXX=%s GPULUA_CACHE=%s"):format(compiler, cache))
+        assert.equal("compiled\n", output)
+        local file = assert(io.open(precompiled(), "rb"))
+        local begin, size = file:read(4), file:seek "end"
+        file:close()
+        assert.equal(compiler == "g++" and "gpch" or "CPCH", begin)
+        return size
+      end
+      if select(2, support.command("command -v " .. compiler)) == 0 then
+        local size = compile()
+        for what, damage in pairs {
+          ["no bytes"] = "truncate -s 0 %s",
+          ["half of it"] = ("truncate -s %d %%s"):format(size // 2),
+          ["nothing but zeros"] = ("truncate -s 0 %%s && truncate -s %d %%s"):format(size),
+          ["a hole"] = ("dd if=/dev/zero of=%%s conv=notrunc bs=4096 count=%d seek=%d status=none"):format(
+            size // 16384, size // 8192),
+        } do
+          assert(os.execute((damage:gsub("%%s", precompiled()))))
+          assert.is_true(compile() > size * 7 // 8, compiler .. ": " .. what)
+        end
+      end
+    end
+  end)
+
   local two_compilations = [=[
     local dev <close> = require "gpulua".device()
     local x = dev:buffer("i32", 1)

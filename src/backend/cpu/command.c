@@ -204,6 +204,30 @@ void gpu_cpu_flags_add(struct job *job, struct text *text) {
     }
 }
 
+/* Does it begin as compilers have it? gcc passes over what does not, and takes its time. */
+static bool is_precompiled(const struct job *job, const char *path) {
+    char begin[4] = "";
+    FILE *file = fopen(path, "re");
+    bool is_it = file != NULL && fread(begin, sizeof begin, 1, file) == 1 &&
+                 memcmp(begin, job->compiler.is_clang ? "CPCH" : "gpch", sizeof begin) == 0;
+    if (file != NULL) {
+        fclose(file);
+    }
+    return is_it;
+}
+
+/* Or it crashed, for which that may be the reason, too. */
+static bool blames_precompiled(const struct job *job, const char *log) {
+    const char *const words[] = {strrchr(job->precompiled, '/') + 1, "PCH file", "AST file",
+                                 "internal compiler error", "PLEASE submit a bug report"};
+    for (size_t i = 0; i < sizeof words / sizeof *words; i++) {
+        if (strstr(log, words[i]) != NULL) {
+            return true;
+        }
+    }
+    return false;
+}
+
 /* The precompiled shim for this compiler, made when it is not there. False: there is none, and the
  * plain header has to do; so it is for flags of the user's own, which could be any number, and
  * where nobody else would find it. gcc
@@ -240,7 +264,7 @@ static bool precompiled_make(struct job *job, char *path, size_t path_bytes) {
                          job->shim_folder) >= sizeof making) {
         return false;
     }
-    if (access(path, R_OK) == 0) {
+    if (is_precompiled(job, path)) {
         return true;
     }
     mkdir(folder, 0700);
@@ -406,6 +430,14 @@ gpulua_status gpu_cpu_compile_text(struct job *job, const struct text *text, voi
     /* A compiler that fails leaves nothing, and then there is nothing to read. */
     *code = process.exit_code > 0 ? NULL : file_read(object, code_bytes);
     unlink(object);
+    if (*code == NULL && job->has_precompiled && !job->is_made_anew &&
+        blames_precompiled(job, process.log)) {
+        gpu_cpu_process_free(&process);
+        unlink(job->precompiled);
+        job->header[0] = '\0';
+        job->is_made_anew = true;
+        return gpu_cpu_compile_text(job, text, code, code_bytes);
+    }
     gpulua_status status = *code != NULL
                                ? GPULUA_OK
                                : gpu_cpu_compile_failed(job, gpu_cpu_log_choose(job, process.log));

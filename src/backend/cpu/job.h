@@ -36,6 +36,7 @@ struct job {
     char header[CPU_PATH_BYTES + 32]; /* the shim; "" until it was needed */
     char precompiled[CPU_PATH_BYTES + 256];
     bool has_precompiled;
+    bool is_made_anew; /* it was damaged */
     struct cpu_source rewritten;
 };
 
