@@ -45,6 +45,64 @@ static void assert_tests(struct program *p) {
     check(runs(launch(p, "check_barrier", SHAPE(2, 256), &barrier, 3)), "and the next launch runs");
 }
 
+#define TOO_LARGE(name, kb)                                                                        \
+    "kernel '" name "': its local memory is larger than the CPU device's " kb " KB per thread, "   \
+    "block (0,0,0)"
+
+static void frames_tests(const char *file, const char *expected) {
+    struct program p = program_open(file, "");
+    int x[64], deep[64] = {0}, out[64];
+    struct {
+        const int *x, *deep;
+        int *out;
+    } args = {x, deep, out};
+    for (int i = 0; i < 64; i++) {
+        x[i] = i;
+    }
+    for (int round = 0; round < 2; round++) {
+        bool ok = runs(launch(&p, "frames", SHAPE(2, 64), &args, 1));
+        for (int i = 0; i < 64; i++) {
+            ok = ok && out[i] == 1000 + i;
+        }
+        check(ok, "%s: a large frame, %s", file, round == 0 ? "alone" : "after two were too much");
+        for (int i = 0; i < 64 && round == 0; i += 13) {
+            deep[i] = 1;
+            const char *text = launch(&p, "frames", SHAPE(2, 64), &args, 1);
+            check(strcmp(text, expected) == 0, "%s: two in thread %d: %s", file, i, text);
+            deep[i] = 0;
+        }
+    }
+    program_close(&p);
+}
+
+static void levels_tests(void) {
+    struct program p = program_open("deep.cu", "");
+    int deep[64], out[64];
+    struct {
+        const int *deep;
+        int *out;
+    } args = {deep, out};
+    for (int round = 0; round < 2; round++) {
+        for (int i = 0; i < 64; i++) {
+            deep[i] = 500 + i;
+        }
+        bool ok = runs(launch(&p, "levels", SHAPE(2, 64), &args, 1));
+        for (int i = 0; i < 64; i++) {
+            ok = ok && out[i] == deep[i];
+        }
+        check(ok, "563 levels of functions, %s",
+              round == 0 ? "alone" : "after there were too many");
+        for (int i = 0; i < 64 && round == 0; i += 21) {
+            deep[i] = 1300;
+            const char *text = launch(&p, "levels", SHAPE(2, 64), &args, 1);
+            check(strcmp(text, TOO_LARGE("levels", "256")) == 0, "1300 levels in thread %d: %s", i,
+                  text);
+            deep[i] = 0;
+        }
+    }
+    program_close(&p);
+}
+
 static void print_test(struct program *p) {
     char path[128], text[4096] = "";
     snprintf(path, sizeof path, "%s/output", scratch_folder);

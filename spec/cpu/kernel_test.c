@@ -645,6 +645,9 @@ int main(void) {
     assert_tests(&print);
     print_test(&print);
     program_close(&print);
+    frames_tests("stack.cu", TOO_LARGE("frames", "256"));
+    frames_tests("stack_serial.cu", TOO_LARGE("frames", "4096"));
+    levels_tests();
     arithmetic_tests();
     refusal_tests();
     image_tests();

@@ -8,6 +8,7 @@
 #include <unistd.h>
 
 #include "backend/cache.h"
+#include "backend/cpu/fibre.h"
 #include "backend/cpu/job.h"
 #include "backend/cpu/messages.h"
 #include "backend/cpu/process.h"
@@ -391,25 +392,39 @@ char *gpu_cpu_log_choose(struct job *job, const char *rewritten) {
     return log;
 }
 
-gpulua_status gpu_cpu_compile_text(struct job *job, const struct text *text, void **code,
-                                   size_t *code_bytes) {
+/* Of a compiler that fails, its log. */
+static gpulua_status code_make(struct job *job, const struct text *text, bool is_watched,
+                               void **code, size_t *code_bytes, char **log) {
     struct arguments arguments = {.count = 0};
-    char object[CPU_PATH_BYTES + 32], frame[64];
+    char object[CPU_PATH_BYTES + 32], frame[64], shim[CPU_PATH_BYTES + 64];
     snprintf(object, sizeof object, "%s/.new-XXXXXX", job->folder);
-    /* What one function may put on its stack; threads of blocks with barriers have small ones. */
+    /* What one function may put on its stack. Up to a quarter of it, frames that are more together
+     * are left to the canary (fibre.h); larger ones each have a look at the room there is. */
+    uint32_t stack_bytes = job->rewritten.has_fibres ? CPU_STACK_BYTES : CPU_SERIAL_STACK_BYTES;
     snprintf(frame, sizeof frame, "%s=%u",
              job->compiler.is_clang ? "-Wframe-larger-than" : "-Werror=frame-larger-than",
-             job->rewritten.has_fibres ? 192u * 1024u : 3u * 1024u * 1024u);
+             is_watched ? stack_bytes / 4 * 3 : stack_bytes / 4);
     shim_add(job, &arguments);
     argument_add(&arguments, frame);
     if (job->compiler.is_clang) {
         argument_add(&arguments, "-Werror=frame-larger-than");
     }
+    if (is_watched) {
+        snprintf(shim, sizeof shim, "-finstrument-functions-exclude-file-list=%s",
+                 job->shim_folder);
+        argument_add(&arguments, job->compiler.is_clang ? "-finstrument-functions-after-inlining"
+                                                        : "-finstrument-functions");
+        if (!job->compiler.is_clang) {
+            argument_add(&arguments, shim);
+        }
+        argument_add(&arguments, "-include");
+        argument_add(&arguments, "gpulua_stack.h");
+        argument_add(&arguments, "-I");
+        argument_add(&arguments, job->shim_folder);
+    }
     static const char *const link[] = {"-shared", "-nodefaultlibs", "-Wl,-z,defs", "-Wl,-Bsymbolic",
                                        "-o"};
-    for (size_t i = 0; i < sizeof link / sizeof *link; i++) {
-        argument_add(&arguments, link[i]);
-    }
+    arguments_add(&arguments, link, sizeof link / sizeof *link);
     int file = mkstemp(object);
     if (file < 0) {
         return gpu_backend_fail(job->error, GPULUA_IO, errno, "writing to '%.512s': %s",
@@ -418,9 +433,7 @@ gpulua_status gpu_cpu_compile_text(struct job *job, const struct text *text, voi
     close(file);
     argument_add(&arguments, object);
     static const char *const inputs[] = {"-", "-lm", "-lc", "-lgcc"};
-    for (size_t i = 0; i < sizeof inputs / sizeof *inputs; i++) {
-        argument_add(&arguments, inputs[i]);
-    }
+    arguments_add(&arguments, inputs, sizeof inputs / sizeof *inputs);
     struct cpu_process process;
     if (!gpu_cpu_process_run(arguments.list, text->bytes, text->length, &process)) {
         gpulua_status status = not_run(job);
@@ -436,11 +449,28 @@ gpulua_status gpu_cpu_compile_text(struct job *job, const struct text *text, voi
         unlink(job->precompiled);
         job->header[0] = '\0';
         job->is_made_anew = true;
-        return gpu_cpu_compile_text(job, text, code, code_bytes);
+        return code_make(job, text, is_watched, code, code_bytes, log);
     }
-    gpulua_status status = *code != NULL
-                               ? GPULUA_OK
-                               : gpu_cpu_compile_failed(job, gpu_cpu_log_choose(job, process.log));
+    if (*code == NULL) {
+        *log = process.log;
+        process.log = NULL;
+    }
     gpu_cpu_process_free(&process);
+    return *code != NULL ? GPULUA_OK : GPULUA_COMPILE_FAILED;
+}
+
+gpulua_status gpu_cpu_compile_text(struct job *job, const struct text *text, void **code,
+                                   size_t *code_bytes) {
+    char *log = NULL;
+    gpulua_status status = code_make(job, text, false, code, code_bytes, &log);
+    if (log != NULL && strstr(log, "frame-larger-than") != NULL) {
+        free(log);
+        log = NULL;
+        status = code_make(job, text, true, code, code_bytes, &log);
+    }
+    if (log != NULL) {
+        status = gpu_cpu_compile_failed(job, gpu_cpu_log_choose(job, log));
+        free(log);
+    }
     return status;
 }

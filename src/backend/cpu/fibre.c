@@ -19,16 +19,11 @@
 #include <sanitizer/tsan_interface.h>
 #endif
 
-/* Where things are in a region: head, serial stack, then stacks of threads up to its end. */
-#define STACKS_OFFSET (CPU_REGION_BYTES - (unsigned long)CPU_BLOCK_THREADS_MAX * CPU_STACK_BYTES)
-
-/* Stacks whose tops are a power of two apart meet in the same few sets of the cache. Each thread
- * keeps some five lines in use, so neighbours start that much further down, within a page. */
-#define COLOUR_BYTES 320u
-#define COLOURS 12u
-
-static_assert(sizeof(struct cpu_region) <= CPU_SERIAL_STACK_OFFSET, "the head fits");
-static_assert(CPU_SERIAL_STACK_OFFSET + CPU_SERIAL_STACK_BYTES <= STACKS_OFFSET, "the stack fits");
+static_assert(sizeof(struct cpu_region) <= CPU_SERIAL_STACK_OFFSET - CPU_SERIAL_STACK_BYTES,
+              "the head fits");
+static_assert(CPU_SERIAL_STACK_OFFSET + CPU_SERIAL_STACK_BYTES <=
+                  CPU_STACKS_OFFSET - CPU_STACK_BYTES,
+              "the stack fits");
 static_assert(offsetof(struct cpu_region, context) == 0, "kernels find the context there");
 static_assert(sizeof(struct cpu_thread) == 64, "one line each");
 
@@ -71,12 +66,19 @@ void gpu_cpu_region_destroy(struct cpu_region *region) {
     munmap(region, CPU_REGION_BYTES);
 }
 
+static void canaries_write(struct cpu_region *region) {
+    for (unsigned i = 0; i < region->stacks_ready; i++) {
+        *gpu_cpu_fibre_canary(region, i) = CPU_STACK_CANARY;
+    }
+}
+
 bool gpu_cpu_region_stacks(struct cpu_region *region, unsigned count) {
     if (count <= region->stacks_ready) {
         return true;
     }
-    unsigned char *from = region_bytes(region) + STACKS_OFFSET;
-    size_t bytes = (size_t)count * CPU_STACK_BYTES;
+    /* One more, in front: what the first may overrun before it is found. */
+    unsigned char *from = region_bytes(region) + CPU_STACKS_OFFSET - CPU_STACK_BYTES;
+    size_t bytes = (count + 1ul) * CPU_STACK_BYTES;
     if (mprotect(from, bytes, PROT_READ | PROT_WRITE) != 0) {
         return false;
     }
@@ -85,13 +87,15 @@ bool gpu_cpu_region_stacks(struct cpu_region *region, unsigned count) {
     madvise(from, bytes, MADV_NOHUGEPAGE);
 #endif
     region->stacks_ready = count;
+    canaries_write(region);
     return true;
 }
 
 bool gpu_cpu_region_serial_stack(struct cpu_region *region) {
-    if (!region->has_serial_stack) {
-        region->has_serial_stack = mprotect(region_bytes(region) + CPU_SERIAL_STACK_OFFSET,
-                                            CPU_SERIAL_STACK_BYTES, PROT_READ | PROT_WRITE) == 0;
+    if (!region->has_serial_stack) { /* as above, one more */
+        region->has_serial_stack =
+            mprotect(region_bytes(region) + CPU_SERIAL_STACK_OFFSET - CPU_SERIAL_STACK_BYTES,
+                     2ul * CPU_SERIAL_STACK_BYTES, PROT_READ | PROT_WRITE) == 0;
     }
     return region->has_serial_stack;
 }
@@ -144,10 +148,7 @@ __asm__(".text\n"
 static void *stack_prepare(unsigned char *top, void (*entry)(struct cpu_region *region),
                            struct cpu_region *region) {
     /* As the switch leaves it: r15 r14 r13 r12 rbx rbp, return address; 16-aligned behind. */
-    uintptr_t *sp = (uintptr_t *)(void *)top - 2;
-    sp[0] = 0;
-    sp[1] = 0;
-    sp -= 7;
+    uintptr_t *sp = (uintptr_t *)(void *)top - 7;
     memset(sp, 0, 6 * sizeof *sp);
     sp[2] = (uintptr_t)region;
     sp[3] = (uintptr_t)entry;
@@ -204,7 +205,7 @@ __asm__(".text\n"
 
 static void *stack_prepare(unsigned char *top, void (*entry)(struct cpu_region *region),
                            struct cpu_region *region) {
-    uintptr_t *sp = (uintptr_t *)(void *)(top - 160 - 16);
+    uintptr_t *sp = (uintptr_t *)(void *)(top - 160);
     memset(sp, 0, 160);
     sp[0] = (uintptr_t)entry;
     sp[1] = (uintptr_t)region;
@@ -246,7 +247,7 @@ static void *stack_prepare(unsigned char *top, void (*entry)(struct cpu_region *
 /* The stack that an address lies in. */
 static unsigned char *stack_at(struct cpu_region *region, const void *address, size_t *bytes) {
     uintptr_t offset = (uintptr_t)address - (uintptr_t)region;
-    if (offset < STACKS_OFFSET) {
+    if (offset < CPU_STACKS_OFFSET) {
         *bytes = CPU_SERIAL_STACK_BYTES;
         return region_bytes(region) + CPU_SERIAL_STACK_OFFSET;
     }
@@ -275,8 +276,7 @@ void gpu_cpu_fibre_prepare(struct cpu_region *region, struct cpu_thread *thread,
                            bool is_serial, void (*entry)(struct cpu_region *region)) {
     unsigned char *top =
         is_serial ? region_bytes(region) + CPU_SERIAL_STACK_OFFSET + CPU_SERIAL_STACK_BYTES
-                  : region_bytes(region) + STACKS_OFFSET + (index + 1ul) * CPU_STACK_BYTES -
-                        (index % COLOURS) * COLOUR_BYTES;
+                  : (unsigned char *)gpu_cpu_fibre_canary(region, index + 1);
     thread->stack_pointer = stack_prepare(top, entry, region);
 #if defined(GPU_CPU_ASAN)
     thread->sanitizer = NULL;
@@ -315,15 +315,14 @@ GPU_CPU_ON_FIBRE void gpu_cpu_fibre_call(struct cpu_region *region, void (*call)
 /* ---- sanitizers ---- */
 
 void gpu_cpu_region_left(struct cpu_region *region) {
+    canaries_write(region);
 #if defined(GPU_CPU_ASAN)
     if (region->has_serial_stack) {
         __asan_unpoison_memory_region(region_bytes(region) + CPU_SERIAL_STACK_OFFSET,
                                       CPU_SERIAL_STACK_BYTES);
     }
-    __asan_unpoison_memory_region(region_bytes(region) + STACKS_OFFSET,
+    __asan_unpoison_memory_region(region_bytes(region) + CPU_STACKS_OFFSET,
                                   region->stacks_ready * CPU_STACK_BYTES);
-#else
-    (void)region;
 #endif
 }
 

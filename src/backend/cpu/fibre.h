@@ -36,9 +36,12 @@
 
 #define CPU_STACK_BYTES (256u * 1024u) /* a thread of a block with barriers */
 #define CPU_SERIAL_STACK_BYTES                                                                     \
-    (4u * 1024u * 1024u)                    /* blocks without: one stack for all threads           \
-                                             */
-#define CPU_SERIAL_STACK_OFFSET (8ul << 20) /* in its region */
+    (4u * 1024u * 1024u) /* blocks without: one stack for all threads                              \
+                          */
+/* Where they are in a region: head, serial stack, then stacks of threads up to its end. */
+#define CPU_SERIAL_STACK_OFFSET (8ul << 20)
+#define CPU_STACKS_OFFSET                                                                          \
+    (CPU_REGION_BYTES - (unsigned long)CPU_BLOCK_THREADS_MAX * CPU_STACK_BYTES)
 #define CPU_SANITIZER_USES_MAX 4096u /* of a stack, before ThreadSanitizer is told of a new one */
 #define CPU_BLOCK_STATE_BYTES (32u * 1024u)
 
@@ -77,9 +80,26 @@ void gpu_cpu_region_destroy(struct cpu_region *region);
 bool gpu_cpu_region_stacks(struct cpu_region *region, unsigned count);
 bool gpu_cpu_region_serial_stack(struct cpu_region *region);
 
-/* A failed launch has dropped its stacks, some of them in the middle of functions that had marked
- * their frames for AddressSanitizer. */
+/* A failed launch has dropped its stacks, overrun perhaps, some of them in the middle of functions
+ * that had marked their frames for AddressSanitizer. */
 void gpu_cpu_region_left(struct cpu_region *region);
+
+/* Stacks whose tops are a power of two apart meet in the same few sets of the cache. Each thread
+ * keeps some five lines in use, so neighbours start that much further down, within a page. */
+#define CPU_STACK_COLOUR_BYTES 320u
+#define CPU_STACK_COLOURS 12u
+
+/* What a stack that is overrun has written over: behind its end, where the next one's top is, whose
+ * page is in use anyway. It is looked at whenever a thread lets others run, so before those are. */
+#define CPU_STACK_CANARY UINT64_C(0x9E6B1DC0A7F35842)
+#define CPU_STACK_CANARY_BYTES 16ul
+
+static inline uint64_t *gpu_cpu_fibre_canary(struct cpu_region *region, unsigned index) {
+    unsigned colour = (index + CPU_STACK_COLOURS - 1) % CPU_STACK_COLOURS;
+    return (uint64_t *)(void *)((unsigned char *)region + CPU_STACKS_OFFSET +
+                                (unsigned long)index * CPU_STACK_BYTES -
+                                colour * CPU_STACK_COLOUR_BYTES - CPU_STACK_CANARY_BYTES);
+}
 
 /* Behind the stack, one of the region's, that the address lies in. */
 const void *gpu_cpu_fibre_stack_end(struct cpu_region *region, const void *address);

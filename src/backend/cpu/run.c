@@ -27,6 +27,7 @@
 
 #define WARP_THREADS 32u
 #define WARPS_MAX (CPU_BLOCK_THREADS_MAX / WARP_THREADS)
+#define STACK_RESERVE_BYTES (16u * 1024u) /* for what kernels call of ours and of the C library */
 
 struct warp_group {
     uint32_t mask, arrived;
@@ -147,6 +148,40 @@ GPU_CPU_ON_FIBRE static void block_stuck(struct cpu_context *context) {
     gpu_cpu_launch_fail(context, &failure);
 }
 
+GPU_CPU_ON_FIBRE static void stack_overrun(struct cpu_context *context) {
+    const struct cpu_kernel_table *kernel = block_of(context)->launch->kernel->table;
+    const uint32_t *b = context->block_index;
+    char text[256];
+    snprintf(text, sizeof text,
+             "kernel '%.64s': its local memory is larger than the CPU device's %u KB per thread, "
+             "block (%u,%u,%u)",
+             kernel->name, (kernel->has_fibres ? CPU_STACK_BYTES : CPU_SERIAL_STACK_BYTES) / 1024,
+             b[0], b[1], b[2]);
+    const struct backend_failure failure = {.status = GPULUA_KERNEL_FAILED, .text = text};
+    gpu_cpu_launch_fail(context, &failure);
+}
+
+/* To be called before anybody else runs on a stack that `self` may have written to. */
+GPU_CPU_ON_FIBRE static inline void stack_look(struct cpu_context *context,
+                                               const struct cpu_thread *self) {
+    uint64_t canary = *gpu_cpu_fibre_canary(region_of(context), self->linear);
+    if (__builtin_expect(canary != CPU_STACK_CANARY, 0)) {
+        stack_overrun(context);
+    }
+}
+
+/* A function begins, and its frame is at `address`: of modules that are watched. */
+GPU_CPU_ON_FIBRE static void service_frame(struct cpu_context *context, const void *address) {
+    uintptr_t offset = (uintptr_t)address - (uintptr_t)context;
+    uintptr_t begin =
+        block_of(context)->launch->kernel->table->has_fibres
+            ? CPU_STACKS_OFFSET + (uintptr_t)context->current->linear * CPU_STACK_BYTES
+            : CPU_SERIAL_STACK_OFFSET;
+    if (offset < begin + STACK_RESERVE_BYTES) {
+        stack_overrun(context);
+    }
+}
+
 /* ---- the scheduler ---- */
 
 static inline void warp_run(struct block *block, uint32_t w, uint32_t lanes) {
@@ -222,6 +257,7 @@ static void thread_entry(struct cpu_region *region);
 GPU_CPU_ON_FIBRE static inline void
 thread_switch(struct cpu_context *context, struct cpu_thread *self, struct cpu_thread *next) {
     struct cpu_region *region = region_of(context);
+    stack_look(context, self);
     context->current = next;
     if (__builtin_expect(next->stack_pointer == NULL, 0)) {
         gpu_cpu_fibre_prepare(region, next, next->linear, false, thread_entry);
@@ -518,6 +554,7 @@ static const struct cpu_services services = {
     .misplaced = gpu_check_misplaced,
     .fence = gpu_check_fence,
     .heap = gpu_check_heap,
+    .frame = service_frame,
 };
 
 /* ---- blocks ---- */
@@ -535,6 +572,7 @@ GPU_CPU_ON_FIBRE static void thread_end(struct cpu_context *context) {
     warp->alive &= ~bit;
     if (--block->alive_count == 0) {
         struct cpu_region *region = region_of(context);
+        stack_look(context, self);
         gpu_cpu_fibre_hop(region, self, &region->worker);
     }
     for (uint32_t g = warp->group_count; g-- > 0;) {

@@ -9,7 +9,7 @@
 #ifndef GPULUA_ABI_H
 #define GPULUA_ABI_H
 
-#define CPU_ABI_VERSION 6u
+#define CPU_ABI_VERSION 7u
 #define CPU_REGION_BYTES (1ul << 29)
 
 /* One thread of a block that runs on a stack of its own. */
@@ -80,6 +80,9 @@ struct cpu_services {
     void (*fence)(struct cpu_context *context, unsigned is_wide);
     /* Takes memory from the heap, or gives `address` back if it is not null. */
     void *(*heap)(struct cpu_context *context, void *address, unsigned long bytes);
+    /* Of modules with large frames only (gpulua_stack.h). A function has begun, and all of its frame
+     * is above `address`; does not return if the stack has no room for it. */
+    void (*frame)(struct cpu_context *context, const void *address);
 };
 
 struct cpu_context {
@@ -142,7 +145,9 @@ struct cpu_global_table {
 struct cpu_module_table {
     unsigned version; /* CPU_ABI_VERSION */
     unsigned kernel_count, global_count;
-    unsigned *is_checked; /* compiled for check mode: set to 1 once its kernels can run; else null */
+    /* Compiled for check mode, or with a look at each frame: set to 1 once its kernels can run; else
+     * null. */
+    unsigned *is_checked;
     const struct cpu_kernel_table *kernels;
     const struct cpu_global_table *globals;
 };
