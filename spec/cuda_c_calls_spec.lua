@@ -177,4 +177,48 @@ describe("CUDA C", function()
     assert.are.same({ 8 }, wide:read())
     assert.are.same({ 6, 7 }, signed:read())
   end)
+
+  it("divides by templates of its own, and into bit-fields", function()
+    assert.are.same({ 6, 3, 10, 5, 4, 1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1 }, run [[
+      template <class T> struct V { T x, y; };
+      template <class A, class B> __device__ V<A> operator/(const V<A> &a, B b) { return V<A>{a.x / b, a.y / b}; }
+      template <class A, class B> __device__ V<A> operator%(const V<A> &a, B b) { return V<A>{a.x % b, a.y % b}; }
+      template <class A, class B> __device__ V<A> &operator/=(V<A> &a, B b) { a.x /= b; return a; }
+      template <class A, class B> __device__ V<A> &operator%=(V<A> &a, B b) { a.y %= b; return a; }
+      struct W { int x; };
+      template <class A, class B> __device__ W operator/(A a, B b) { return W{a.x / b.x}; }
+      extern "C" __global__ void f(int *x) {
+        if (blockIdx.x != 0 || threadIdx.x != 0) return;
+        int n = -2 * x[0];
+        V<int> a{12, 7};
+        a = a / n;
+        x[0] = a.x;
+        x[1] = a.y;
+        V<int> b{20, 25};
+        b /= n;
+        b %= 10;
+        x[2] = b.x;
+        x[3] = b.y;
+        W w{8};
+        x[4] = (w / W{n}).x;
+        x[5] = (V<int>{13, 0} % n).x;
+      }]])
+    assert.are.same({ 9, 1, 20, 2, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1 }, run [[
+      struct S { int a : 12, b : 20; };
+      struct T { char c; int v, w; } __attribute__((packed));
+      extern "C" __global__ void f(int *x) {
+        if (blockIdx.x != 0 || threadIdx.x != 0) return;
+        int n = -3 * x[0];
+        S s{27, 400};
+        s.a /= n;
+        s.b %= n;
+        T t{1, 60, 11};
+        t.v /= n;
+        t.w %= n;
+        x[0] = s.a;
+        x[1] = s.b;
+        x[2] = t.v;
+        x[3] = t.w;
+      }]])
+  end)
 end)

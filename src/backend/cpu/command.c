@@ -392,7 +392,6 @@ char *gpu_cpu_log_choose(struct job *job, const char *rewritten) {
     return log;
 }
 
-/* Of a compiler that fails, its log. */
 static gpulua_status code_make(struct job *job, const struct text *text, bool is_watched,
                                void **code, size_t *code_bytes, char **log) {
     struct arguments arguments = {.count = 0};
@@ -460,17 +459,13 @@ static gpulua_status code_make(struct job *job, const struct text *text, bool is
 }
 
 gpulua_status gpu_cpu_compile_text(struct job *job, const struct text *text, void **code,
-                                   size_t *code_bytes) {
-    char *log = NULL;
-    gpulua_status status = code_make(job, text, false, code, code_bytes, &log);
-    if (log != NULL && strstr(log, "frame-larger-than") != NULL) {
-        free(log);
-        log = NULL;
-        status = code_make(job, text, true, code, code_bytes, &log);
-    }
-    if (log != NULL) {
-        status = gpu_cpu_compile_failed(job, gpu_cpu_log_choose(job, log));
-        free(log);
+                                   size_t *code_bytes, char **log) {
+    *log = NULL;
+    gpulua_status status = code_make(job, text, false, code, code_bytes, log);
+    if (*log != NULL && strstr(*log, "frame-larger-than") != NULL) {
+        free(*log);
+        *log = NULL;
+        status = code_make(job, text, true, code, code_bytes, log);
     }
     return status;
 }

@@ -243,13 +243,22 @@ static gpulua_status nothing_found(struct job *job) {
                    : "");
 }
 
-/* Preprocessed text to an image. */
-static gpulua_status build(struct job *job, const char *preprocessed, void **image,
-                           size_t *image_bytes, char **description) {
+struct made {
+    struct text text; /* owned, as the next one */
+    void *code;
+    size_t code_bytes;
+    size_t kernel_count;
+    char *log; /* owned: of a compiler that failed */
+};
+
+/* Preprocessed text to a shared object. */
+static gpulua_status code_make(struct job *job, const char *preprocessed, bool divides_plainly,
+                               struct made *made) {
     char prefix[CPU_PATH_BYTES + 1];
     snprintf(prefix, sizeof prefix, "%s/", job->shim_folder);
     const struct cpu_rewrite_info info = {preprocessed, prefix, job->compiler.is_clang,
-                                          job->is_device_default};
+                                          job->is_device_default, divides_plainly};
+    *made = (struct made){.code = NULL};
     gpulua_status status = gpu_cpu_source_rewrite(&info, &job->rewritten);
     if (status != GPULUA_OK) {
         return gpu_cpu_out_of_memory(job);
@@ -260,24 +269,48 @@ static gpulua_status build(struct job *job, const char *preprocessed, void **ima
                                                ? gpu_cpu_log_choose(job, refusals)
                                                : strdup(refusals));
     }
-    struct text text = {0};
-    gpu_text_format(&text, "%s", job->rewritten.text);
-    size_t kernel_count = gpu_cpu_table_add(job, &text);
-    void *code = NULL;
-    size_t code_bytes = 0;
-    status = text.failed ? gpu_cpu_out_of_memory(job)
-                         : gpu_cpu_compile_text(job, &text, &code, &code_bytes);
-    if (status == GPULUA_OK && kernel_count == 0 && job->rewritten.global_count == 0) {
+    gpu_text_format(&made->text, "%s", job->rewritten.text);
+    made->kernel_count = gpu_cpu_table_add(job, &made->text);
+    return made->text.failed
+               ? gpu_cpu_out_of_memory(job)
+               : gpu_cpu_compile_text(job, &made->text, &made->code, &made->code_bytes, &made->log);
+}
+
+/* Operators of the source's own may leave no way to the shim's, nor do bit-fields and packed
+ * members (gcc: "cannot bind bit-field 's.S::b' to 'int&'"). */
+static bool guards_divisions_in_vain(const char *log) {
+    return strstr(log, "gpulua_divi") != NULL || strstr(log, "cannot bind ") != NULL;
+}
+
+static void made_finish(struct made *made) {
+    free(made->text.bytes);
+    free(made->code);
+    free(made->log);
+}
+
+/* Preprocessed text to an image. */
+static gpulua_status build(struct job *job, const char *preprocessed, void **image,
+                           size_t *image_bytes, char **description) {
+    struct made made;
+    gpulua_status status = code_make(job, preprocessed, false, &made);
+    if (made.log != NULL && guards_divisions_in_vain(made.log)) {
+        made_finish(&made);
+        gpu_cpu_source_free(&job->rewritten);
+        status = code_make(job, preprocessed, true, &made);
+    }
+    if (made.log != NULL) {
+        status = gpu_cpu_compile_failed(job, gpu_cpu_log_choose(job, made.log));
+    }
+    if (status == GPULUA_OK && made.kernel_count == 0 && job->rewritten.global_count == 0) {
         status = nothing_found(job);
     }
     if (status == GPULUA_OK && job->source->keep != NULL) {
-        status = code_keep(job, &text, code, code_bytes);
+        status = code_keep(job, &made.text, made.code, made.code_bytes);
     }
-    free(text.bytes);
     if (status == GPULUA_OK) {
-        status = image_make(job, code, code_bytes, image, image_bytes, description);
+        status = image_make(job, made.code, made.code_bytes, image, image_bytes, description);
     }
-    free(code);
+    made_finish(&made);
     return status;
 }
 

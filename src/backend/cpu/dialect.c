@@ -34,7 +34,7 @@ void gpu_cpu_division_guard(struct rewrite *r, size_t at) {
                      {"%", "% gpulua_d %"},
                      {"/=", "/= gpulua_d /="},
                      {"%=", "%= gpulua_d %="}};
-    if (at == 0 || gpu_cpu_token_is(token_at(r, at - 1), "operator") ||
+    if (r->info->divides_plainly || at == 0 || gpu_cpu_token_is(token_at(r, at - 1), "operator") ||
         is_nonzero_number(token_at(r, at + 1)) || is_floating_number(token_at(r, at + 1)) ||
         is_floating_number(token_at(r, at - 1))) {
         return;

@@ -58,9 +58,9 @@ void gpu_cpu_job_finish(struct job *job);
 void gpu_cpu_flags_add(struct job *job, struct text *text);
 /* The source with its macros expanded, malloc'ed. */
 gpulua_status gpu_cpu_preprocess(struct job *job, char **preprocessed);
-/* Rewritten text to a shared object. */
+/* Rewritten text to a shared object. Of a compiler that fails, COMPILE_FAILED and its log. */
 gpulua_status gpu_cpu_compile_text(struct job *job, const struct text *text, void **code,
-                                   size_t *code_bytes);
+                                   size_t *code_bytes, char **log);
 /* A log for the user, malloc'ed, from that of the rewritten text: where the source as written is
  * wrong on the same lines, what the compiler says of that; it has the user's columns and types. */
 char *gpu_cpu_log_choose(struct job *job, const char *rewritten);

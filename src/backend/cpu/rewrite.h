@@ -9,7 +9,8 @@
  *   threadIdx, ... elsewhere   calls that read the context
  *   __shared__ T x;            static thread_local T x; a block runs on one thread of the processor
  *   extern __shared__ T x[];   a reference to the block's dynamic shared memory
- *   a / b, a % b               a / gpulua_d / b, unless a literal says that it cannot fault
+ *   a / b, a % b               a / gpulua_d / b, unless a literal says that it cannot fault, or it is
+ *                              not wanted
  *   if (i < n) at the head     a guard that can be tested once for a row of threads
  *
  * It also tells which kernels need fibres: those from which a barrier or a warp operation can be
@@ -65,6 +66,7 @@ struct cpu_rewrite_info {
     bool keeps_unroll;       /* the compiler knows #pragma unroll */
     bool is_device_default;  /* functions and variables without __device__ are taken too, as NVRTC
                                 does with -default-device */
+    bool divides_plainly;    /* divisions stay as they are */
 };
 /* OUT_OF_MEMORY or OK. */
 gpulua_status gpu_cpu_source_rewrite(const struct cpu_rewrite_info *info,
