@@ -877,6 +877,47 @@ do -- where the suite's devices are: each transport runs this for itself
       end
     end)
 
+    it("the block that comes last, where each thread has a fence in front of the barrier and one counts behind it", function()
+      local mod = dev:compile([[
+        template <int how> __global__ void sum(const int *x, int *parts, unsigned *count, int *result) {
+          __shared__ bool is_last;
+          int i = blockIdx.x * blockDim.x + threadIdx.x;
+          parts[i] = how == 7 ? 0 : x[i];
+          if (how <= 2) __threadfence();
+          if (how == 3) __threadfence_system();
+          if (how == 5) __threadfence_block();
+          if (how == 6 && threadIdx.x == 0) __threadfence();
+          if (how == 7) __threadfence();
+          if (how == 7) parts[i] = x[i];
+          if (how == 8 && threadIdx.x != 40) __threadfence();
+          __syncthreads();
+          if (how == 1) __syncthreads();
+          if (how == 2 && threadIdx.x == 5) __threadfence_block();
+          if (threadIdx.x == (how == 2 ? 5 : 0)) is_last = atomicAdd(count, 1u) == gridDim.x - 1;
+          __syncthreads();
+          if (is_last && threadIdx.x == 1) {
+            int total = 0;
+            for (int k = 0; k < gridDim.x * blockDim.x; k++) total += parts[k];
+            *result = total;
+            *count = 0;
+          }
+        }]], { names = { "sum<1>", "sum<2>", "sum<3>", "sum<4>", "sum<5>", "sum<6>", "sum<7>", "sum<8>" } })
+      local x = dev:buffer("i32", 256):fill(3)
+      for how = 1, 8 do
+        local result = dev:buffer("i32", 1)
+        local parts, count = dev:buffer("i32", 256), dev:buffer("u32", 1):fill(0)
+        if how <= 3 then
+          for _ = 1, 3 do
+            mod:kernel(("sum<%d>"):format(how)):launch({ grid = 4, block = 64 }, x, parts, count, result)
+            assert.equal(768, result:read()[1], how)
+          end
+        else
+          finds("RaceFound", "read argument 2 ('parts')", mod:kernel(("sum<%d>"):format(how)), { grid = 4, block = 64 },
+            x, parts, count, result)
+        end
+      end
+    end)
+
     it("blocks and warps run in an order of the seed's, the same for the same seed", function()
       local source = [[
         __device__ int turn;

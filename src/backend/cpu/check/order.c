@@ -12,11 +12,17 @@ void gpu_check_order_launch(struct check_order *order, uint64_t *stamp_next) {
     order->stamp_next = stamp_next;
     order->launch_first = *stamp_next;
     order->release_count = 0;
+    order->fences_count = 0;
 }
 
 /* Times begin anew with each stamp. */
 static void interval_start(struct check_order *order, struct cpu_thread *threads, uint32_t count) {
     bool has_times = order->has_fences;
+    if (order->has_wide) {
+        order->has_wide = false;
+        memcpy(order->before.times, order->wide, sizeof order->wide);
+        order->before_stamp = order->stamp;
+    }
     order->stamp = (*order->stamp_next)++;
     for (uint32_t w = 0; w < CHECK_WARPS_MAX; w++) {
         struct check_warp *warp = &order->warps[w];
@@ -43,6 +49,7 @@ void gpu_check_order_block(struct check_order *order, struct cpu_thread *threads
         thread_time(&threads[i], i, 0);
     }
     order->block_first = order->stamp;
+    order->before_stamp = 0;
     order->has_acquired = false;
 }
 
@@ -90,41 +97,81 @@ void gpu_check_order_fence(struct check_order *order, struct cpu_thread *threads
     thread_time(&threads[thread], thread, time);
     order->fenced[thread] = (uint16_t)time;
     order->wide[thread] = is_wide ? (uint16_t)time : order->wide[thread];
+    order->has_wide = order->has_wide || is_wide;
     order->has_fences = true;
 }
 
-static void release_note(struct check_order *order, uint32_t thread) {
-    struct check_release *last =
-        order->release_count > 0 ? &order->releases[order->release_count - 1] : NULL;
-    if (last != NULL && last->first == order->block_first) {
-        last->thread =
-            last->last != order->stamp || last->thread == thread ? thread : CHECK_THREAD_SEVERAL;
-        last->last = order->stamp;
-        last->time = order->wide[thread];
-        return;
+/* The block's. NULL: no memory. */
+static struct check_release *release_of(struct check_order *order) {
+    if (order->release_count > 0 &&
+        order->releases[order->release_count - 1].first == order->block_first) {
+        return &order->releases[order->release_count - 1];
     }
     if (order->release_count == order->release_capacity) {
         uint64_t capacity = order->release_capacity * 2 + 64;
         struct check_release *grown = realloc(order->releases, capacity * sizeof *grown);
         if (grown == NULL) {
-            return;
+            return NULL;
         }
         order->releases = grown;
         order->release_capacity = capacity;
     }
-    order->releases[order->release_count++] =
-        (struct check_release){order->block_first, order->stamp, thread, order->wide[thread]};
+    order->releases[order->release_count] = (struct check_release){.first = order->block_first};
+    return &order->releases[order->release_count++];
+}
+
+static void release_note(struct check_order *order, uint32_t thread) {
+    struct check_release *release = release_of(order);
+    if (release != NULL) {
+        release->thread = release->last != order->stamp || release->thread == thread
+                              ? thread
+                              : CHECK_THREAD_SEVERAL;
+        release->last = order->stamp;
+        release->time = order->wide[thread];
+    }
+}
+
+/* False: no memory. */
+static bool fences_keep(struct check_order *order) {
+    uint64_t count = order->fences_count;
+    if (count > 0 && memcmp(&order->fences[count - 1], &order->before, sizeof order->before) == 0) {
+        return true;
+    }
+    if (count == order->fences_capacity) {
+        uint64_t capacity = count * 2 + 4;
+        struct check_fences *grown = realloc(order->fences, capacity * sizeof *grown);
+        if (grown == NULL) {
+            return false;
+        }
+        order->fences = grown;
+        order->fences_capacity = capacity;
+    }
+    order->fences[order->fences_count++] = order->before;
+    return true;
+}
+
+static void release_before_note(struct check_order *order) {
+    struct check_release *release = release_of(order);
+    if (release != NULL && release->fences_stamp != order->before_stamp && fences_keep(order)) {
+        release->fences_stamp = order->before_stamp;
+        release->fences = order->fences_count - 1;
+    }
 }
 
 void gpu_check_order_atomic(struct check_order *order, uint32_t thread, bool writes) {
     order->has_acquired = true;
     order->has_fences = true;
     order->acquired[thread] = true;
-    if (writes && order->fenced[thread] != 0) {
+    if (!writes) {
+        return;
+    }
+    if (order->fenced[thread] != 0) {
         order->released[thread] = order->fenced[thread];
-        if (order->wide[thread] != 0) {
-            release_note(order, thread);
-        }
+    }
+    if (order->wide[thread] != 0) {
+        release_note(order, thread);
+    } else if (order->before_stamp != 0) {
+        release_before_note(order);
     }
 }
 
@@ -133,6 +180,10 @@ void gpu_check_order_finish(struct check_order *order) {
     order->releases = NULL;
     order->release_count = 0;
     order->release_capacity = 0;
+    free(order->fences);
+    order->fences = NULL;
+    order->fences_count = 0;
+    order->fences_capacity = 0;
 }
 
 static bool is_published(const struct check_order *order, uint64_t tag) {
@@ -146,10 +197,13 @@ static bool is_published(const struct check_order *order, uint64_t tag) {
         }
     }
     const struct check_release *release = low > 0 ? &order->releases[low - 1] : NULL;
-    return release != NULL &&
-           (stamp < release->last ||
-            (stamp == release->last && (release->thread != gpu_check_tag_thread(tag) ||
-                                        gpu_check_tag_time(tag) < release->time)));
+    if (release == NULL) {
+        return false;
+    }
+    uint32_t thread = gpu_check_tag_thread(tag), time = gpu_check_tag_time(tag);
+    return stamp < release->last || stamp < release->fences_stamp ||
+           (stamp == release->last && (release->thread != thread || time < release->time)) ||
+           (stamp == release->fences_stamp && time < order->fences[release->fences].times[thread]);
 }
 
 bool gpu_check_is_ordered(const struct check_order *order, uint64_t tag, uint32_t thread) {

@@ -6,7 +6,8 @@
  *
  * A fence followed by an atomic operation publishes what the thread did before; a thread that has
  * performed an atomic operation since may know of it. That is kept without the location, so that
- * locks and "the last block adds up" raise nothing. */
+ * locks and "the last block adds up" raise nothing. The fence may also be one of each thread's own,
+ * in front of a barrier, and the atomic operation anybody's behind it. */
 #ifndef GPU_CPU_CHECK_ORDER_H
 #define GPU_CPU_CHECK_ORDER_H
 
@@ -25,12 +26,20 @@ struct check_warp {
     uint16_t seen[CHECK_WARP_THREADS][CHECK_WARP_THREADS];
 };
 
+/* Times of the fences that each thread of a block had made when it came to a barrier; 0: none. */
+struct check_fences {
+    uint16_t times[CPU_BLOCK_THREADS_MAX];
+};
+
 /* A block that has published something: all before its last barrier before that, and what the one
- * thread that did so accessed before its fence. */
+ * thread that did so accessed before its fence. By an atomic operation behind a barrier alone, what
+ * was in front of the fences before that. Stamps of 0: nothing. */
 struct check_release {
     uint64_t first, last; /* stamps */
     uint32_t thread;      /* CHECK_THREAD_SEVERAL: more than one, with the last stamp */
     uint32_t time;        /* of that thread's fence */
+    uint64_t fences_stamp;
+    uint64_t fences; /* which */
 };
 #define CHECK_THREAD_SEVERAL UINT32_MAX
 
@@ -46,8 +55,13 @@ struct check_order {
     uint16_t released[CPU_BLOCK_THREADS_MAX]; /* of what an atomic operation has published since */
     bool acquired[CPU_BLOCK_THREADS_MAX];
     struct check_warp warps[CHECK_WARPS_MAX];
+    bool has_wide;                  /* something of `wide` is not 0 */
+    struct check_fences before;     /* what `wide` was, in the last interval that had any */
+    uint64_t before_stamp;          /* of this block; 0: none */
     struct check_release *releases; /* owned; of the launch, by stamp */
     uint64_t release_count, release_capacity;
+    struct check_fences *fences; /* owned; of the launch: blocks mostly have the same */
+    uint64_t fences_count, fences_capacity;
 };
 
 /* The low bits of a thread's tag, kept in its record. */
