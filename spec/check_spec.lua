@@ -877,7 +877,7 @@ do -- where the suite's devices are: each transport runs this for itself
       end
     end)
 
-    it("the block that comes last, where each thread has a fence in front of the barrier and one counts behind it", function()
+    it("the last block, where each thread has a fence in front of the barrier and one counts behind it", function()
       local mod = dev:compile([[
         template <int how> __global__ void sum(const int *x, int *parts, unsigned *count, int *result) {
           __shared__ bool is_last;

@@ -9,8 +9,7 @@
  *   threadIdx, ... elsewhere   calls that read the context
  *   __shared__ T x;            static thread_local T x; a block runs on one thread of the processor
  *   extern __shared__ T x[];   a reference to the block's dynamic shared memory
- *   a / b, a % b               a / gpulua_d / b, unless a literal says that it cannot fault, or it is
- *                              not wanted
+ *   a / b, a % b               a / gpulua_d / b, unless a literal says that it cannot fault
  *   if (i < n) at the head     a guard that can be tested once for a row of threads
  *
  * It also tells which kernels need fibres: those from which a barrier or a warp operation can be
