@@ -4,6 +4,7 @@
 
 #include "runtime/graph.h"
 #include "runtime/memory/stack.h"
+#include "runtime/watchdog.h"
 
 #define WAIT_NAP_NS INT64_C(1000000)
 
@@ -98,6 +99,12 @@ static gpulua_status wait_for_memory(struct policy_memory *memory,
             gpu_error_finish(error);
             status =
                 gpu_error_set(error, GPULUA_INTERRUPTED, "interrupted while waiting for memory");
+            break;
+        }
+        if (gpu_time_is_up(device)) {
+            gpu_error_finish(error);
+            (void)gpu_time_is_told(device, "waiting for memory", error);
+            status = GPULUA_TIMEOUT;
             break;
         }
         gpu_device_want_any(device);
