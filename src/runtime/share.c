@@ -10,6 +10,7 @@
 #include <unistd.h>
 
 #include "runtime/memory/stack.h"
+#include "runtime/watchdog.h"
 #include "wire/descriptor.h"
 
 #define GUEST_NAP_NS 1000000 /* of threads without a seat, whom nobody wakes */
@@ -314,6 +315,10 @@ bool gpu_share_wait(struct gpu_device *device, gpulua_status *status, struct gpu
         return false;
     }
     gpu_error_finish(error);
+    if (gpu_time_is_told(device, "waiting for another thread's recorder", error)) {
+        *status = GPULUA_TIMEOUT;
+        return false;
+    }
     gpu_device_nap(device, -1);
     return true;
 }
