@@ -10,6 +10,7 @@
 #include <string.h>
 
 #include "runtime/memory/quarantine.h"
+#include "runtime/watchdog.h"
 #include "runtime/work.h"
 
 #define CANARY_BYTE 0xC5
@@ -274,6 +275,26 @@ static uint64_t guard_reap(struct gpu_memory *base, bool is_urgent) {
     return bytes;
 }
 
+/* Another thread looks, short of memory, and tells of what it finds. False: no time for that. */
+static bool wait_for_looker(const struct guard_memory *memory, struct gpu_error *error) {
+    struct gpu_device *device = memory->base.device;
+    while (memory->is_looking && device->link) {
+        if (gpu_device_is_interrupted(device)) {
+            gpu_error_finish(error);
+            gpu_error_set(error, GPULUA_INTERRUPTED,
+                          "interrupted while another thread looks at guarded memory");
+            return false;
+        }
+        if (gpu_time_is_up(device)) {
+            gpu_error_finish(error);
+            (void)gpu_time_is_told(device, "another thread's look at guarded memory", error);
+            return false;
+        }
+        gpu_device_nap(device, LOOK_NAP_NS);
+    }
+    return true;
+}
+
 gpulua_status gpu_memory_check(struct gpu_memory *memory, bool is_everything,
                                struct gpu_error *error) {
     GPU_ENTER(memory->device);
@@ -293,9 +314,8 @@ gpulua_status gpu_memory_check(struct gpu_memory *memory, bool is_everything,
     for (struct gpu_memory *base = gpu_memory_find(memory, GPU_MEMORY_GUARD); base;
          base = gpu_memory_find(base->upstream, GPU_MEMORY_GUARD)) {
         struct guard_memory *guard = (struct guard_memory *)base;
-        while (guard->is_looking &&
-               device->link) { /* another thread, short of memory: it tells of what it finds */
-            gpu_device_nap(device, LOOK_NAP_NS);
+        if (!wait_for_looker(guard, &unseen)) {
+            break;
         }
         guard->finding = &finding;
         guard->unseen = is_everything ? &unseen : NULL;
