@@ -123,6 +123,9 @@ describe("gpu.readable", function()
     gpu.sleep(0)
     support.is_error(select(2, task:cancel():join()), "Cancelled")
     support.raises("Timeout", {}, gpu.timeout, 0.01, gpu.readable, reader)
+    support.raises("Timeout", {}, gpu.timeout, 0.01, function()
+      coroutine.wrap(gpu.readable)(reader, 60) -- which blocks
+    end)
     writer:write "x"
     assert.is_true(gpu.readable(reader)) -- nothing of those waits is left
   end)

@@ -225,6 +225,39 @@ describe("wait", function()
         assert.are.same({ 8 }, x:read(1, 1))
       end)
     end)
+
+    local waits_and_more = {
+      ["op:join with a time"] = function(op) return op:join(30) end,
+      ["buffer:await with a time"] = function() return x:await(30) end,
+    }
+    for name, wait in pairs(waits) do
+      waits_and_more[name] = wait
+    end
+    for name, wait in pairs(waits_and_more) do
+      it(name .. " ends with the time of gpu.timeout", function()
+        support.under_way(0.3, function(seconds, seen)
+          local op = slow(seconds, 12)
+          local ok, err = pcall(gpu.timeout, 0.02, function()
+            coroutine.wrap(wait)(op)
+          end)
+          local is_over = op:done()
+          seen()
+          assert.is_false(ok)
+          support.is_error(err, "Timeout")
+          assert.is_false(is_over)
+          dev:synchronize()
+        end)
+      end)
+    end
+
+    it("a sleep ends with the time of gpu.timeout, also in a comparator", function()
+      support.raises("Timeout", "gpu.sleep", gpu.timeout, 0.01, function()
+        coroutine.wrap(gpu.sleep)(60)
+      end)
+      support.raises("Timeout", "gpu.sleep", gpu.timeout, 0.01, function()
+        table.sort({ 1, 2 }, function() gpu.sleep(60) end)
+      end)
+    end)
   end)
 
   it("for a buffer that further work touches meanwhile goes on", function()

@@ -141,6 +141,38 @@ static void end_interrupt(struct interrupter *self) {
     pthread_join(self->thread, NULL);
 }
 
+/* ---- a device that the script has closed ---- */
+
+static void test_left(void) {
+    struct told told;
+    gpulua_device *device = open_device();
+    gpulua *g = open_object(device, &told);
+    struct interrupter interrupter;
+    static const char *const waits[] = {"op.await, op",     "op.await, op, 60", "op.join, op",
+                                        "op.join, op, 60",  "gpu.all, op",      "gpu.any, op",
+                                        "gpu.all, op, op2", "gpu.any, op2, op"};
+    run(g, "op, op2 = begin(), begin() dev:close()");
+    check(told.error_count == 0, "a script closes its device, which is at work");
+    for (size_t i = 0; i < sizeof waits / sizeof waits[0]; i++) {
+        char script[100];
+        snprintf(script, sizeof script, "timed(%s)", waits[i]);
+        check(ends_with(g, script, "Timeout"),
+              "waits for work that it left end with the time of gpu.timeout");
+        told.code = GPULUA_OK;
+        begin_interrupt(&interrupter, g, 20);
+        snprintf(script, sizeof script, "(function(f, ...) f(...) end)(%s)", waits[i]);
+        run(g, script);
+        check(told.code == GPULUA_INTERRUPTED, "and when they are interrupted");
+        pthread_join(interrupter.thread, NULL);
+    }
+    check(ends_with(g, "code = select(2, op:join(0.02)).code", "Timeout"),
+          "and those with a limit of their own at that");
+    is_released = 1;
+    gpulua_close(g);
+    gpulua_device_close(device);
+    is_released = 0;
+}
+
 /* ---- two objects ---- */
 
 static void test_recorder(void) {
@@ -175,6 +207,7 @@ int main(void) {
                                                   GPULUA_ISOLATE_THREAD};
     for (int i = 0; i < 3; i++) {
         isolation = isolations[i];
+        test_left();
         test_recorder();
     }
     return tap_finish(&tap);

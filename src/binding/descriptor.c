@@ -217,8 +217,8 @@ static int block(lua_State *L, struct gpulua *g, int fd, int64_t deadline_ns) {
     struct gpu_lua_began began;
     gpu_lua_trace_wait_begins(g, NULL, "a descriptor", &began);
     while (slot->descriptor && is_in_time) {
-        gpu_lua_check_interrupted_wait(L, g, &began);
-        gpu_lua_turn(g, L, deadline_ns, runs_tasks);
+        int64_t until_ns = gpu_lua_check_wait(L, g, "gpu.readable", deadline_ns, &began);
+        gpu_lua_turn(g, L, until_ns, runs_tasks);
         is_in_time = !slot->descriptor || gpu_lua_now_ns() < deadline_ns;
     }
     gpu_lua_trace_wait_ends(L, g, &began);

@@ -54,6 +54,21 @@ static int group_finish(lua_State *L, struct gpulua *g, struct group *group) {
     return (int)count;
 }
 
+static void group_unlink(struct group *group) {
+    for (uint32_t i = 0; i < group->count; i++) {
+        gpu_lua_slot_clear(&group->slots[i]);
+    }
+}
+
+static int64_t check_wait(lua_State *L, struct gpulua *g, struct group *group,
+                          struct gpu_lua_began *began) {
+    if (gpu_lua_wait_must_end(g)) {
+        group_unlink(group);
+        return gpu_lua_check_wait(L, g, group->wants_any ? "gpu.any" : "gpu.all", INT64_MAX, began);
+    }
+    return gpu_lua_task_until_ns(&g->tasks, false);
+}
+
 /* Links the slots of what is not over. */
 static void group_link(lua_State *L, struct gpulua *g, struct group *group, struct task *task) {
     group->open_count = 0;
@@ -85,9 +100,13 @@ static void group_link(lua_State *L, struct gpulua *g, struct group *group, stru
         } else {
             if (gpu_device_is_left(gpu_op_device(op))) { /* that would wake nobody */
                 struct gpu_error ignored = {0};
-                (void)gpu_op_wait(op, -1, &ignored);
+                (void)gpu_op_wait(op, GPU_LUA_LEFT_LOOK_NS, &ignored);
                 gpu_error_finish(&ignored);
                 gpu_op_release(op);
+                if (!gpu_lua_item_is_over(&item)) {
+                    struct gpu_lua_began none = {0};
+                    (void)check_wait(L, g, group, &none);
+                }
                 i--;
                 continue;
             }
@@ -97,12 +116,6 @@ static void group_link(lua_State *L, struct gpulua *g, struct group *group, stru
         group->open_count++;
     }
     group->is_ready |= group->open_count == 0;
-}
-
-static void group_unlink(struct group *group) {
-    for (uint32_t i = 0; i < group->count; i++) {
-        gpu_lua_slot_clear(&group->slots[i]);
-    }
 }
 
 /* Ready, as far as its slots know; but a buffer may have further work to wait for, and a task that
@@ -155,17 +168,13 @@ static int group_wait(lua_State *L, struct gpulua *g, struct group *group) {
     struct gpu_lua_began began;
     gpu_lua_trace_wait_begins(g, NULL, "a group", &began);
     while (!group_is_over(L, g, group)) {
-        if (gpu_lua_wait_is_interrupted(g)) {
-            group_unlink(group);
-            gpu_lua_trace_wait_ends(L, g, &began);
-            gpu_lua_raise_interrupt(L, g);
-        }
+        int64_t until_ns = check_wait(L, g, group, &began);
         if (group->is_ready) {
             group_unlink(group);
             gpu_lua_trace_wait_ends(L, g, &began);
             return group_wait(L, g, group);
         }
-        if (!gpu_lua_turn(g, L, INT64_MAX, runs_tasks)) {
+        if (!gpu_lua_turn(g, L, until_ns, runs_tasks)) {
             gpu_lua_unstick(g);
         }
     }

@@ -193,15 +193,21 @@ void gpu_lua_check_interrupt(lua_State *L, struct gpulua *g) {
     }
 }
 
-bool gpu_lua_wait_is_interrupted(const struct gpulua *g) {
-    return atomic_load(&g->interrupt) && !spares_running(g);
+bool gpu_lua_wait_must_end(const struct gpulua *g) {
+    return (atomic_load(&g->interrupt) && !spares_running(g)) ||
+           gpu_lua_now_ns() >= gpu_lua_task_until_ns(&g->tasks, false);
 }
 
-void gpu_lua_check_interrupted_wait(lua_State *L, struct gpulua *g, struct gpu_lua_began *began) {
-    if (gpu_lua_wait_is_interrupted(g)) {
+int64_t gpu_lua_check_wait(lua_State *L, struct gpulua *g, const char *what, int64_t deadline_ns,
+                           struct gpu_lua_began *began) {
+    if (gpu_lua_wait_must_end(g)) {
         gpu_lua_trace_wait_ends(L, g, began);
-        gpu_lua_raise_interrupt(L, g);
+        gpu_lua_check_interrupt(L, g);
+        (void)gpu_lua_task_until_ns(&g->tasks, true);
+        gpu_lua_fail(L, GPULUA_TIMEOUT, "%s was not over when the time of its task was", what);
     }
+    int64_t until_ns = gpu_lua_task_until_ns(&g->tasks, false);
+    return until_ns < deadline_ns ? until_ns : deadline_ns;
 }
 
 void gpu_lua_interrupt_error(struct gpulua *g, struct gpu_error *error) {

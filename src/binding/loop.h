@@ -376,9 +376,12 @@ void gpu_lua_interrupt_again(struct gpulua *g);
 void gpu_lua_stop_hook(lua_State *L, lua_Debug *ar);
 /* The interrupt as an error in `L`, if there is one and this is the place for it. */
 void gpu_lua_check_interrupt(lua_State *L, struct gpulua *g);
-/* The same in a wait, which ends there for traces. */
-bool gpu_lua_wait_is_interrupted(const struct gpulua *g); /* where the next raises */
-void gpu_lua_check_interrupted_wait(lua_State *L, struct gpulua *g, struct gpu_lua_began *began);
+/* Has a wait to end here, with an interrupt or because the time of the task is up? */
+bool gpu_lua_wait_must_end(const struct gpulua *g);
+/* Where it has, raises that, and the wait ends for traces: `what` is what it was for. Returns until
+ * when it may go on. */
+int64_t gpu_lua_check_wait(lua_State *L, struct gpulua *g, const char *what, int64_t deadline_ns,
+                           struct gpu_lua_began *began);
 /* Raises it: the interrupt was delivered to the code that `L` runs now; parents of its task still
  * get it. */
 _Noreturn void gpu_lua_raise_interrupt(lua_State *L, struct gpulua *g);

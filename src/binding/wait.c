@@ -462,14 +462,24 @@ static void op_block(lua_State *L, struct gpulua *g, struct gpu_op *op, int64_t 
     if (!gpu_lua_may_block(g)) {
         gpu_lua_fail_to_block(L);
     }
+    bool is_left = gpu_device_is_left(gpu_op_device(op));
+    /* Or else the time of the task is up first, and gpu_op_wait raises that. */
+    bool is_own = is_left || deadline_ns <= gpu_lua_task_until_ns(&g->tasks, false);
     gpu_lua_trace_wait_begins(g, op, NULL, &began);
-    *status = gpu_op_wait(op, left_ns(deadline_ns), &error);
+    do {
+        int64_t wait_ns = is_own ? left_ns(deadline_ns) : -1;
+        bool is_part = is_left && (wait_ns < 0 || wait_ns > GPU_LUA_LEFT_LOOK_NS);
+        *status = gpu_op_wait(op, is_part ? GPU_LUA_LEFT_LOOK_NS : wait_ns, &error);
+        if (is_left && *status == GPULUA_TIMEOUT) {
+            (void)gpu_lua_check_wait(L, g, "work of a closed device", deadline_ns, &began);
+        }
+    } while (is_left && *status == GPULUA_TIMEOUT && gpu_lua_now_ns() < deadline_ns);
     gpu_lua_trace_wait_ends(L, g, &began);
     if (*status == GPULUA_OK) {
         gpu_lua_hooks_tell(g);
         return;
     }
-    if (*status == GPULUA_TIMEOUT && deadline_ns != INT64_MAX) {
+    if (*status == GPULUA_TIMEOUT && is_own) {
         gpu_error_finish(&error);
         return;
     }
@@ -525,7 +535,7 @@ static gpulua_status drive_to_end(lua_State *L, struct gpulua *g, struct task *t
     gpu_lua_trace_wait_begins(g, NULL, text_of(task), &began);
     gpulua_status status = GPULUA_OK;
     while (status == GPULUA_OK && task->state != TASK_ENDED) {
-        gpu_lua_check_interrupted_wait(L, g, &began);
+        (void)gpu_lua_check_wait(L, g, "a task", deadline_ns, &began);
         if (deadline_ns != INT64_MAX && gpu_lua_now_ns() >= deadline_ns) {
             status = GPULUA_TIMEOUT;
         } else if (!gpu_lua_turn(g, L, deadline_ns, true)) {
@@ -699,8 +709,8 @@ int gpu_lua_sleep(lua_State *L) {
     struct gpu_lua_began began;
     gpu_lua_trace_wait_begins(g, NULL, "sleep", &began);
     do {
-        gpu_lua_check_interrupted_wait(L, g, &began);
-        gpu_lua_turn(g, L, deadline_ns, runs_tasks);
+        int64_t until_ns = gpu_lua_check_wait(L, g, "gpu.sleep", deadline_ns, &began);
+        gpu_lua_turn(g, L, until_ns, runs_tasks);
     } while (gpu_lua_now_ns() < deadline_ns);
     gpu_lua_trace_wait_ends(L, g, &began);
     return 0;

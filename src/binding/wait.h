@@ -5,6 +5,10 @@
 
 #include "binding/loop.h"
 
+/* What is left in flight on a shared device that the script has closed wakes nobody, and the device
+ * knows no more who is interrupted and whose time is up: who waits looks that often. */
+#define GPU_LUA_LEFT_LOOK_NS INT64_C(10000000)
+
 struct item {
     enum gpu_lua_kind kind;
     struct gpu_op *op;  /* borrowed from its handle */
