@@ -489,6 +489,89 @@ static void test_heard(const char *transport, struct gpu_device *device) {
     gpu_block_release(host);
 }
 
+/* ---- a device that is lost at a certain record ---- */
+
+static const struct wire_link_ops *ops_before;
+static struct wire_link_ops losing;
+static enum wire_opcode losing_opcode;
+static bool is_refused; /* that record; else the device is lost as soon as it has been taken */
+
+static gpulua_status lose_at(struct wire_link *link, const struct wire_record *record) {
+    if (record->opcode != losing_opcode) {
+        return ops_before->publish(link, record);
+    }
+    if (is_refused) {
+        return GPULUA_DEVICE_LOST;
+    }
+    gpulua_status status = ops_before->publish(link, record);
+    gpu_device_lose(link->user, 0, "by a test");
+    return status;
+}
+
+static struct gpu_device *open_losing(enum wire_opcode opcode, bool refuses) {
+    struct gpu_device *device = open_device(GPULUA_ISOLATE_NONE, 0, false);
+    if (device) {
+        ops_before = device->link->ops;
+        losing = *ops_before;
+        losing.publish = lose_at;
+        losing_opcode = opcode;
+        is_refused = refuses;
+        device->link->ops = &losing;
+    }
+    return device;
+}
+
+static void close_lost(struct gpu_device *device) {
+    while (gpu_device_take_unobserved(device, false, &error)) {
+        gpu_error_finish(&error);
+    }
+    gpu_device_close(device, 0);
+    gpu_device_release(device);
+}
+
+static void count_answer(struct gpu_op *op, void *user, const struct wire_reply *reply) {
+    (void)op;
+    (void)reply;
+    ++*(int *)user;
+}
+
+/* Whoever asked has gone on, and with it what the answer was for. */
+static void test_refused(void) {
+    struct gpu_device *device = open_losing(WIRE_OP_MEMORY_INFO, true);
+    struct wire_record record = {.length_bytes = sizeof record, .opcode = WIRE_OP_MEMORY_INFO};
+    int answers = 0;
+    bool is_lost = device && gpu_request_wait(device, &record, "memory", count_answer, &answers,
+                                              &error) == GPULUA_DEVICE_LOST;
+    gpu_error_finish(&error);
+    if (device) {
+        (void)gpu_device_poll(device);
+        is_lost &= device->stats.ops_in_flight == 0;
+        close_lost(device);
+    }
+    check(is_lost && answers == 0, "none", "who asked what the device did not take hears no more");
+}
+
+static void test_lost_before_request(void) {
+    struct gpu_device *device = open_losing(WIRE_OP_ARENA_REGISTER, false);
+    static const char text[] = "extern \"C\" __global__ void k(int *x) { x[0] = 1; }\n";
+    struct gpu_module_info info = {
+        .kind = GPU_MODULE_SOURCE, .name = "lost", .text = text, .text_bytes = sizeof text - 1};
+    struct gpu_module *module = NULL;
+    struct gpu_op *op = NULL;
+    struct gpu_stats stats = {.modules_live = 1};
+    bool is_lost =
+        device && gpu_module_create(device, &info, &module, &op, &error) == GPULUA_DEVICE_LOST;
+    gpu_error_finish(&error);
+    if (device) {
+        (void)gpu_device_poll(device);
+        gpu_device_stats(device, &stats);
+        is_lost &= device->module_number_next == 1; /* it was on its way */
+        close_lost(device);
+    }
+    check(is_lost && stats.modules_live == 0, "none",
+          "a module whose device is lost before it is asked for is not kept");
+}
+
 int main(void) {
     static const struct {
         gpulua_isolation isolation;
@@ -513,6 +596,8 @@ int main(void) {
     test_lost();
     test_silent();
     test_loose_lost();
+    test_refused();
+    test_lost_before_request();
     printf("%d passed, %d failed, %d skipped\n", passed, failed, skipped);
     return failed != 0;
 }

@@ -296,9 +296,18 @@ static gpulua_status send(struct gpu_module *module, struct gpu_op **op, struct 
                              "%.200s: the compile options are longer than %zu bytes", module->name,
                              WIRE_RECORD_BYTES_MAX - sizeof *record - 16);
     }
+    gpulua_status status =
+        gpu_device_check_open(module->device, error); /* a wait may have found out */
+    if (status) {
+        return status;
+    }
     gpu_module_retain(module); /* the request's */
-    return gpu_request(module->device, record, kinds[module->kind].label, on_module, module, op,
-                       error);
+    status = gpu_request_unchecked(module->device, record, kinds[module->kind].label, on_module,
+                                   module, op, error);
+    if (status == GPULUA_OUT_OF_MEMORY) {
+        gpu_module_release(module); /* there is no request; where the link is dead, it ends */
+    }
+    return status;
 }
 
 gpulua_status gpu_module_create(struct gpu_device *device, const struct gpu_module_info *info,

@@ -715,8 +715,15 @@ gpu_request_wait(struct gpu_device *device, struct wire_record *record, const ch
                  void (*on_reply)(struct gpu_op *op, void *user, const struct wire_reply *reply),
                  void *user, struct gpu_error *error) {
     struct gpu_op *op = NULL;
+    record->seq = 0; /* no request's, until it is listed */
     gpulua_status status = gpu_request(device, record, label, on_reply, user, &op, error);
-    return status ? status : gpu_request_end(op, error);
+    if (status == GPULUA_OK) {
+        return gpu_request_end(op, error);
+    }
+    for (op = device->requests; op; op = op->next) { /* its end is still to come: as there */
+        op->on_reply = op->seq == record->seq ? NULL : op->on_reply;
+    }
+    return status;
 }
 
 gpulua_status gpu_request_end(struct gpu_op *op, struct gpu_error *error) {
