@@ -221,6 +221,60 @@ static void forks(const char *what, gpulua_isolation isolation, bool is_shared, 
     gpulua_device_close(device);
 }
 
+/* A device that is lost, and cannot come up again while its program is not there. */
+static const char lose[] = "gpu = require 'gpulua'\n"
+                           "dev = gpu.device { window = 1e6 }\n"
+                           "dev:buffer('i32', 4):fill(1):await()\n"
+                           "assert(os.remove(program))\n"
+                           "assert(os.execute('kill -KILL ' .. dev.pid))\n"
+                           "while dev:stats().losses == 0 do gpu.sleep(0.001) end\n"
+                           "waiter = gpu.spawn(function() dev:await() is_well = true end)\n"
+                           "gpu.sleep(0)\n";
+static const char await_lost[] =
+    "local ok, problem = waiter:join()\n"
+    "assert(not ok and tostring(problem):find('forked', 1, true), problem)\n";
+
+static void forks_lost(void) {
+    struct told told;
+    gpulua_config config;
+    char folder[] = "/tmp/gpulua-fork-XXXXXX", program[64];
+    const char *executor = getenv("GPULUA_EXECUTOR");
+    if (!executor || !mkdtemp(folder)) {
+        tap_check(&tap, false, "a folder for a program, which GPULUA_EXECUTOR names");
+        return;
+    }
+    snprintf(program, sizeof program, "%s/gpulua-exec", folder);
+    bool is_well = symlink(executor, program) == 0;
+    (void)configure(&config, GPULUA_ISOLATE_PROCESS, false, &told);
+    config.executor_path = program;
+    gpulua *g = gpulua_new(&config);
+    lua_State *L = gpulua_state(g);
+    lua_pushstring(L, program);
+    lua_setglobal(L, "program");
+    is_well &= luaL_dostring(L, lose) == LUA_OK;
+    fflush(stdout);
+    pid_t pid = fork();
+    if (pid == 0) {
+        alarm(PATIENCE_S);
+        is_well = is_well && luaL_dostring(L, await_lost) == LUA_OK;
+        if (!is_well) {
+            printf("# %s\n", lua_tostring(L, -1));
+            fflush(stdout);
+        }
+        gpulua_close(g);
+        _exit(is_well ? 0 : 1);
+    }
+    int status = -1;
+    is_well &= waitpid(pid, &status, 0) == pid && WIFEXITED(status) && WEXITSTATUS(status) == 0;
+    tap_check(&tap, is_well, "a child of one whose device is lost does not wait for its return");
+    is_well = symlink(executor, program) == 0 && luaL_dostring(L, "waiter:join()") == LUA_OK;
+    lua_getglobal(L, "is_well");
+    tap_check(&tap, is_well && lua_toboolean(L, -1), "the parent does, and it comes");
+    gpulua_close(g);
+    unlink(program);
+    rmdir(folder);
+}
+
 /* In a child: a host without standard descriptors, and what lies in their places then, in whatever
  * it does. */
 static int without_standard(gpulua_isolation isolation, bool is_shared) {
@@ -288,5 +342,6 @@ int main(void) {
     forks("one that closes a shared one", GPULUA_ISOLATE_PROCESS, true, STOPS);
     forks("one that closes it on a thread", GPULUA_ISOLATE_THREAD, false, STOPS);
     forks("one that makes its own", GPULUA_ISOLATE_PROCESS, false, MAKES);
+    forks_lost();
     return tap_finish(&tap);
 }

@@ -662,7 +662,7 @@ static uint32_t recover(struct gpu_device *device) {
 
 /* In a child by fork: of what was under way only the parent hears. */
 static uint32_t end_inherited(struct gpu_device *device) {
-    uint32_t ended = (uint32_t)device->stats.ops_in_flight;
+    uint32_t ended = (uint32_t)device->stats.ops_in_flight + (device->recovery.op != NULL);
     char text[160];
     snprintf(text, sizeof text, "device %.100s is of the process that has forked this one",
              device->title);
@@ -681,7 +681,7 @@ uint32_t gpu_device_poll(struct gpu_device *device) {
         return 0;
     }
     if (!device->link) {
-        return device->is_inherited && device->stats.ops_in_flight > 0 ? end_inherited(device) : 0;
+        return device->is_inherited ? end_inherited(device) : 0;
     }
     device->is_polling = true;
     device->submits_since_poll = 0;

@@ -252,7 +252,9 @@ static void end_op(struct gpu_device *device, const struct gpu_error *why) {
 
 void gpu_recovery_finish(struct gpu_device *device) {
     struct gpu_error why = {0};
-    gpu_error_set(&why, GPULUA_CLOSED, "device %s was closed before it had come up again",
+    gpu_error_set(&why, GPULUA_CLOSED,
+                  device->is_inherited ? "device %s is of the process that has forked this one"
+                                       : "device %s was closed before it had come up again",
                   device->title);
     end_op(device, &why);
     gpu_error_finish(&why);
