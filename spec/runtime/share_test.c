@@ -15,6 +15,7 @@
 #include "runtime/op.h"
 #include "runtime/recorder.h"
 #include "runtime/share.h"
+#include "runtime/state.h"
 #include "runtime/work.h"
 
 #define THREADS 8
@@ -447,6 +448,51 @@ static void test_loss_is_told(void) {
     gpu_device_release(device);
 }
 
+/* ---- looks in passing ---- */
+
+static const struct wire_link_ops *ops_before;
+static struct wire_link_ops watched;
+static int arm_count;
+
+static bool count_arm(struct wire_link *link) {
+    arm_count++;
+    return ops_before->arm(link);
+}
+
+static void watch_ops(struct gpu_device *device) {
+    ops_before = device->link->ops;
+    watched = *ops_before;
+    device->link->ops = &watched;
+}
+
+/* What looks whether a request is answered polls the executor, which then looks out for nobody. */
+static void test_looking(void) {
+    struct gpu_device *device = open_device(GPULUA_ISOLATE_NONE, false);
+    struct worker sleeper = {.device = device}, other = {.device = device};
+    if (!begin(&sleeper) || !begin(&other)) {
+        exit(1);
+    }
+    watch_ops(device);
+    watched.arm = count_arm;
+    gpu_seat_sit(other.seat);
+    struct gpu_op *op =
+        gpu_request_expect(device, ++device->request_number_next, "never", NULL, NULL);
+    gpu_seat_sit(sleeper.seat);
+    bool is_asleep = !gpu_device_arm(device, INT64_MAX);
+    gpu_seat_sit(other.seat);
+    arm_count = 0;
+    check(is_asleep && op && !gpu_op_is_over(op) && arm_count == 1,
+          "whoever sleeps is looked out for behind a look at a request");
+    gpu_seat_sit(sleeper.seat);
+    gpu_device_disarm(device);
+    op->is_replied = true;
+    end(&sleeper);
+    gpu_seat_sit(other.seat);
+    end(&other);
+    gpu_device_close(device, 1000);
+    gpu_device_release(device);
+}
+
 /* ---- watching ---- */
 
 /* Gives up watching when the other thread's poll ends what is watched. */
@@ -624,5 +670,7 @@ int main(void) {
     }
     test_loss();
     test_loss_is_told();
+    transport = "none";
+    test_looking();
     return tap_finish(&tap);
 }

@@ -226,6 +226,7 @@ bool gpu_op_is_over(struct gpu_op *op) {
     if (!op->stream) {
         if (!op->is_replied && op->device->link) {
             (void)gpu_wire_link_drain(op->device->link);
+            gpu_share_touched(op->device);
         }
         return op->is_replied;
     }
