@@ -7,6 +7,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include "backend/tap.h"
@@ -448,7 +449,7 @@ static void test_loss_is_told(void) {
     gpu_device_release(device);
 }
 
-/* ---- looks in passing ---- */
+/* ---- what forks and looks in passing find ---- */
 
 static const struct wire_link_ops *ops_before;
 static struct wire_link_ops watched;
@@ -489,6 +490,105 @@ static void test_looking(void) {
     end(&sleeper);
     gpu_seat_sit(other.seat);
     end(&other);
+    gpu_device_close(device, 1000);
+    gpu_device_release(device);
+}
+
+#define PATIENCE_S 120 /* of a child that hangs, on slow machines, too */
+
+static bool ends_well(pid_t pid) {
+    int status = -1;
+    return waitpid(pid, &status, 0) == pid && WIFEXITED(status) && WEXITSTATUS(status) == 0;
+}
+
+/* A child reads nothing of what wakes its parent. */
+static void test_fork_of_sleeper(gpulua_isolation isolation) {
+    struct gpu_device *device = open_device(isolation, false);
+    struct worker sleeper = {.device = device};
+    if (!begin(&sleeper)) {
+        exit(1);
+    }
+    bool is_asleep = !gpu_device_arm(device, INT64_MAX);
+    gpu_share_lost(device); /* which wakes all */
+    fflush(stdout);
+    pid_t pid = fork();
+    if (pid == 0) {
+        alarm(PATIENCE_S);
+        gpu_device_disarm(device);
+        _exit(0);
+    }
+    struct pollfd event = {.fd = gpu_seat_event_fd(sleeper.seat), .events = POLLIN};
+    check(is_asleep && ends_well(pid) && poll(&event, 1, 0) == 1,
+          "a child by fork takes no wake away");
+    gpu_device_disarm(device);
+    end(&sleeper);
+    gpu_device_close(device, 1000);
+    gpu_device_release(device);
+}
+
+/* A poll of another thread's, which begins before a fork and goes on while it waits. */
+static _Atomic bool is_polling, may_end;
+static bool ends_at_fork; /* or not before the fork is over */
+
+static void poll_long(struct wire_link *link) {
+    watched.poll = ops_before->poll;
+    ops_before->poll(link);
+    is_polling = true;
+    while (!may_end) {
+        usleep(1000);
+    }
+    usleep(50000); /* in which a fork that does not wait is over */
+}
+
+static void before_fork(void) {
+    may_end = ends_at_fork;
+}
+
+static void *poll_once(void *user) {
+    struct worker *worker = user;
+    if (!begin(worker)) {
+        exit(1);
+    }
+    watched.poll = poll_long;
+    (void)gpu_device_poll(worker->device);
+    end(worker);
+    return NULL;
+}
+
+/* Of the device it is over there, whatever the thread was at that is not. */
+static void test_fork_in_poll(gpulua_isolation isolation, bool at_fork, const char *name) {
+    static bool has_handler;
+    struct gpu_device *device = open_device(isolation, false);
+    struct worker main_worker = {.device = device}, other = {.device = device};
+    struct gpu_error error = {0};
+    if (!begin(&main_worker)) {
+        exit(1);
+    }
+    struct gpu_op *op =
+        gpu_request_expect(device, ++device->request_number_next, "never", NULL, NULL);
+    if (!has_handler) { /* called before those of the device, which has been opened before */
+        pthread_atfork(before_fork, NULL, NULL);
+        has_handler = true;
+    }
+    watch_ops(device);
+    is_polling = may_end = false;
+    ends_at_fork = at_fork;
+    pthread_create(&other.thread, NULL, poll_once, &other);
+    while (!is_polling) {
+        usleep(1000);
+    }
+    fflush(stdout);
+    pid_t pid = fork();
+    if (pid == 0) {
+        alarm(PATIENCE_S);
+        _exit(gpu_op_wait(op, -1, &error) == GPULUA_OK && op->state == GPU_OP_FAILED ? 0 : 1);
+    }
+    may_end = true;
+    bool is_well = ends_well(pid);
+    pthread_join(other.thread, NULL);
+    check(is_well && op->state == GPU_OP_PENDING, name);
+    op->is_replied = true;
+    end(&main_worker);
     gpu_device_close(device, 1000);
     gpu_device_release(device);
 }
@@ -672,5 +772,12 @@ int main(void) {
     test_loss_is_told();
     transport = "none";
     test_looking();
+    test_fork_of_sleeper(GPULUA_ISOLATE_NONE);
+    transport = "process";
+    test_fork_of_sleeper(GPULUA_ISOLATE_PROCESS);
+    test_fork_in_poll(GPULUA_ISOLATE_PROCESS, true,
+                      "a fork waits for another thread's poll, and in the child all is over");
+    test_fork_in_poll(GPULUA_ISOLATE_PROCESS, false,
+                      "nor does that of one that goes on for long keep the child from its end");
     return tap_finish(&tap);
 }

@@ -770,7 +770,8 @@ static const char *start(struct gpulua *g, const gpulua_config *config) {
         }
         return reason;
     }
-    gpu_fork_add(&g->fork, in_child);
+    g->fork.in_child = in_child;
+    gpu_fork_add(&g->fork);
     config_set(g, config);
     gpu_lua_ranges_begin(g);
     g->is_closed = false;

@@ -295,16 +295,10 @@ static gpulua_status open_device(struct gpu_device *device, const struct gpu_dev
 static void in_child(struct gpu_fork *fork) {
     struct gpu_device *device =
         (struct gpu_device *)(void *)((char *)fork - offsetof(struct gpu_device, fork));
-    struct gpu_share *share = device->share;
     gpu_repeat_end(device);
     device->is_inherited = device->is_closing = true;
     device->state = GPU_DEVICE_CLOSED;
     device->link = NULL;
-    if (share) {
-        pthread_mutex_init(&share->mutex, NULL);
-        atomic_store_explicit(&share->owner, 0, memory_order_relaxed);
-        share->depth = 0;
-    }
 }
 
 static struct gpu_device *create(const struct gpu_device_info *info, const struct target *target) {
@@ -374,7 +368,8 @@ static struct gpu_device *create(const struct gpu_device_info *info, const struc
         free(device);
         return NULL;
     }
-    gpu_fork_add(&device->fork, in_child);
+    device->fork.in_child = in_child;
+    gpu_fork_add(&device->fork);
     return device;
 }
 

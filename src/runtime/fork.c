@@ -2,6 +2,8 @@
 #include "runtime/fork.h"
 
 #include <pthread.h>
+#include <stdint.h>
+#include <time.h>
 
 static struct {
     pthread_mutex_t lock;
@@ -9,17 +11,55 @@ static struct {
     struct gpu_fork *first;
 } all = {.lock = PTHREAD_MUTEX_INITIALIZER, .once = PTHREAD_ONCE_INIT};
 
+/* Who has a lock may itself wait for what the forking thread has, or for its end (a host's handlers
+ * for forks lock, too, and its functions are called with locks of ours): not for ever. */
+#define PATIENCE_NS INT64_C(1000000000)
+#define LOOK_NS 100000
+
+static int64_t clock_ns(void) {
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (int64_t)now.tv_sec * INT64_C(1000000000) + now.tv_nsec;
+}
+
+static bool hold_all(void) {
+    bool has_all = true;
+    for (struct gpu_fork *fork = all.first; fork; fork = fork->next) {
+        fork->is_held = fork->hold && fork->hold(fork);
+        has_all &= fork->is_held || !fork->hold;
+    }
+    return has_all;
+}
+
+static void let_go_of_all(void) {
+    for (struct gpu_fork *fork = all.first; fork; fork = fork->next) {
+        if (fork->is_held) {
+            fork->let_go(fork);
+        }
+    }
+}
+
+/* Nothing is held while it waits: who has a lock may be about to take this one, too. */
 static void before_fork(void) {
+    int64_t end_ns = clock_ns() + PATIENCE_NS;
     pthread_mutex_lock(&all.lock);
+    while (!hold_all() && clock_ns() < end_ns) {
+        let_go_of_all();
+        pthread_mutex_unlock(&all.lock);
+        nanosleep(&(struct timespec){.tv_nsec = LOOK_NS}, NULL);
+        pthread_mutex_lock(&all.lock);
+    }
 }
 
 static void in_parent(void) {
+    let_go_of_all();
     pthread_mutex_unlock(&all.lock);
 }
 
 /* Other threads are not here any more, and so cannot give back what they had locked. */
 static void call_in_child(void) {
     pthread_mutex_init(&all.lock, NULL);
+    let_go_of_all();
     for (struct gpu_fork *fork = all.first; fork; fork = fork->next) {
         fork->in_child(fork);
     }
@@ -29,10 +69,9 @@ static void watch(void) {
     pthread_atfork(before_fork, in_parent, call_in_child);
 }
 
-void gpu_fork_add(struct gpu_fork *fork, void (*in_child)(struct gpu_fork *fork)) {
+void gpu_fork_add(struct gpu_fork *fork) {
     pthread_once(&all.once, watch);
     pthread_mutex_lock(&all.lock);
-    fork->in_child = in_child;
     fork->next = all.first;
     fork->link = &all.first;
     if (all.first) {

@@ -29,8 +29,12 @@ static uintptr_t this_thread(void) {
 
 /* ---- the lock ---- */
 
+static bool is_ours(const struct gpu_share *share) {
+    return atomic_load_explicit(&share->owner, memory_order_relaxed) == this_thread();
+}
+
 void gpu_share_lock(struct gpu_share *share) {
-    if (atomic_load_explicit(&share->owner, memory_order_relaxed) == this_thread()) {
+    if (is_ours(share)) {
         share->depth++;
         return;
     }
@@ -75,7 +79,8 @@ static void let_go(struct gpu_share *share) {
     }
     atomic_store_explicit(&share->owner, 0, memory_order_relaxed);
     pthread_mutex_unlock(&share->mutex);
-    if (is_over) { /* the device's last reference is gone: nobody else can have it */
+    if (is_over) { /* the device's last reference is gone: nobody else can have it but a fork */
+        gpu_fork_remove(&share->fork);
         pthread_mutex_destroy(&share->mutex);
         while (share->spare) {
             struct gpu_seat *seat = share->spare;
@@ -117,6 +122,51 @@ void gpu_share_lost(struct gpu_device *device) {
     }
 }
 
+/* ---- forks ---- */
+
+static struct gpu_share *share_of(struct gpu_fork *fork) {
+    return (struct gpu_share *)(void *)((char *)fork - offsetof(struct gpu_share, fork));
+}
+
+static bool hold(struct gpu_fork *fork) {
+    struct gpu_share *share = share_of(fork);
+    if (!is_ours(share)) {
+        if (pthread_mutex_trylock(&share->mutex) != 0) {
+            return false;
+        }
+        atomic_store_explicit(&share->owner, this_thread(), memory_order_relaxed);
+        share->depth = 0;
+    }
+    share->depth++;
+    return true;
+}
+
+/* Nothing has happened meanwhile. */
+static void give_back(struct gpu_fork *fork) {
+    struct gpu_share *share = share_of(fork);
+    if (--share->depth == 0) {
+        atomic_store_explicit(&share->owner, 0, memory_order_relaxed);
+        pthread_mutex_unlock(&share->mutex);
+    }
+}
+
+/* What is read from the parent's descriptors the parent loses. */
+static void in_child(struct gpu_fork *fork) {
+    struct gpu_share *share = share_of(fork);
+    for (struct gpu_seat *seat = share->seats; seat; seat = seat->next) {
+        gpu_wire_descriptor_replace(&seat->event_fd, eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
+        seat->is_woken = false;
+    }
+    if (!fork->is_held) { /* the thread that has the lock, and may be in a poll, is not here */
+        pthread_mutex_init(&share->mutex, NULL);
+        atomic_store_explicit(&share->owner, 0, memory_order_relaxed);
+        share->depth = 0;
+        if (share->device) {
+            share->device->is_polling = false;
+        }
+    }
+}
+
 /* ---- sharing ---- */
 
 gpulua_status gpu_device_share(struct gpu_device *device, struct gpu_error *error) {
@@ -136,6 +186,8 @@ gpulua_status gpu_device_share(struct gpu_device *device, struct gpu_error *erro
     pthread_mutex_init(&share->mutex, NULL);
     share->device = device;
     device->share = share;
+    share->fork = (struct gpu_fork){.in_child = in_child, .hold = hold, .let_go = give_back};
+    gpu_fork_add(&share->fork);
     return GPULUA_OK;
 }
 
@@ -346,7 +398,7 @@ void gpu_seat_disarm(struct gpu_device *device) {
     }
     uint64_t count;
     if (seat->is_woken && read(seat->event_fd, &count, sizeof count) < 0) {
-        /* A child by fork has read it. */
+        /* Somebody else has read it. */
     }
     seat->is_woken = false;
     seat->is_asleep = false;

@@ -322,6 +322,7 @@ struct gpu_seat {
     struct gpu_waiter **fired_end; /* where the next one goes; unless there are none */
 };
 struct gpu_share {
+    struct gpu_fork fork;
     pthread_mutex_t mutex;
     _Atomic uintptr_t owner;   /* the thread that holds it; 0: nobody does */
     uint32_t depth;            /* how often */
