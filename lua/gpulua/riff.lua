@@ -66,6 +66,10 @@ local function read_format(where, text)
   else
     fits = (bits == 32 or bits == 64) and bits == 8 * sample_bytes
   end
+  if tag == PCM and sample_bytes > 4 and bits <= 8 * sample_bytes then
+    core.raise("Unsupported", string.format("%s: its samples are whole numbers of %d bits in %d bytes", where, bits,
+      sample_bytes), "convert it to whole numbers of 32 bits, or to floating-point numbers")
+  end
   if not fits or valid_bits > bits then
     damaged(where, "its format cannot be: samples of %d bits in %d bytes", bits, sample_bytes)
   end
