@@ -293,6 +293,9 @@ describe("npy", function()
       ["dates"] = { header(dictionary("<M8[ns]", "(1,)")) .. good_data, "'<M8[ns]'" },
       ["structures"] = {
         header("{'descr': [('a', '<i4')], 'fortran_order': False, 'shape': (2,), }") .. good_data, "structures" },
+      ["structures whose fields have brackets in their names"] = { header(
+        "{'descr': [('a]', '<i4'), ('[', '<f4')], 'fortran_order': False, 'shape': (1,), }") .. good_data,
+        "structures" },
       ["a header that is code"] = { header("os.exit(7)") .. good_data, "damaged" },
       ["a header that ends in code"] = { header(good .. "; import os") .. good_data, "damaged" },
       ["a key twice"] = { header(good:sub(1, -2) .. "'descr': '<i4'}") .. good_data, "twice" },

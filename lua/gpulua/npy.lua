@@ -46,7 +46,7 @@ local function damaged(where, message, ...)
 end
 
 -- A reader of one header: the text of a Python dictionary with exactly the keys 'descr', 'fortran_order' and 'shape'.
--- Nothing is evaluated. Returns descr (nil when it is no plain string), fortran_order, shape.
+-- Nothing is evaluated. Returns descr, fortran_order, shape. Structures are refused.
 local function parse_header(where, text)
   local at = 1
   local function take(pattern)
@@ -80,7 +80,7 @@ local function parse_header(where, text)
     return dimensions
   end
 
-  local values, types_of_fields = {}, false
+  local values = {}
   expect("{", "'{'")
   local comma = true
   while not take("}") do
@@ -94,12 +94,9 @@ local function parse_header(where, text)
     expect(":", "':'")
     if key == "descr" then
       if string.find(text, "^%s*%[", at) then
-        types_of_fields = true
-        expect("(%b[])", "a list of fields")
-        values.descr = ""
-      else
-        values.descr = take("'([^']*)'") or expect('"([^"]*)"', "a type")
+        core.raise("InvalidData", string.format("%s: its elements are structures", where), "save each field by itself")
       end
+      values.descr = take("'([^']*)'") or expect('"([^"]*)"', "a type")
     elseif key == "fortran_order" then
       values.fortran_order = not take("False")
       if values.fortran_order then
@@ -120,14 +117,11 @@ local function parse_header(where, text)
       damaged(where, "its header is damaged: it has no '%s'", key)
     end
   end
-  return not types_of_fields and values.descr or nil, values.fortran_order, values.shape
+  return values.descr, values.fortran_order, values.shape
 end
 
 -- Our type for NumPy's, as from_numpy has it, and whether its bytes have to be swapped.
 local function element_type(where, descr)
-  if not descr then
-    core.raise("InvalidData", string.format("%s: its elements are structures", where), "save each field by itself")
-  end
   local order, name = string.match(descr, "^([<>|=]?)([%a]%d+)$")
   local known = from_numpy[name]
   if not known then
