@@ -142,6 +142,15 @@ local function apart(call, name, value, other_name, other)
   end
 end
 
+-- What says how a result lies that is not given is meant for one that is.
+local function check_absent(call, given, name, ...)
+  for _, option in ipairs { ... } do
+    if given[option] ~= nil then
+      fail(call, "%s is given, but no %s", option, name)
+    end
+  end
+end
+
 -- ---- launching ----
 
 local plain <const> = setmetatable({}, {
@@ -258,6 +267,7 @@ function blas.gemm(self, given)
     if beta ~= 0 or beta_im ~= 0 then
       fail("gemm", "beta is given, but no c")
     end
+    check_absent("gemm", given, "c", "ldc", "stride_c")
     made = new(self, "gemm", a.type,
       (a.batch or b.batch or given.batch) and { batch, m, n } or { m, n })
     c = { name = "c", value = made, type = a.type, count = #made, ld = n > 0 and n or 1, stride = m * n }
@@ -330,6 +340,7 @@ function blas.gemv(self, given)
     if beta ~= 0 or beta_im ~= 0 then
       fail("gemv", "beta is given, but no y")
     end
+    check_absent("gemv", given, "y", "incy")
     made = new(self, "gemv", a.type, { short })
     y, incy = made, 1
   else
@@ -416,6 +427,7 @@ function blas.geam(self, given)
       end
     end
   else
+    check_absent("geam", given, "c", "ldc")
     made = new(self, "geam", a.type, { m, n })
     c = { value = made, ld = n > 0 and n or 1 }
   end
@@ -461,6 +473,7 @@ function blas.syrk(self, given)
   elseif beta ~= 0 or beta_im ~= 0 then
     fail("syrk", "beta is given, but no c")
   else
+    check_absent("syrk", given, "c", "ldc")
     made = new(self, "syrk", a.type, { n, n })
     c = { value = made, ld = n > 0 and n or 1 }
   end
