@@ -727,6 +727,13 @@ describe("blas", function()
     end
     support.raises("InvalidArgument", "gemm is called on: gpulua.blas expected, got table", blas.gemm, { a = a, b = b })
     support.raises("InvalidArgument", "gemm is called on: gpulua.blas expected, got nil", blas.gemm, nil, {})
+    support.raises("InvalidArgument", "what close is called on: gpulua.blas expected, got table", blas.close, {})
+    support.raises("InvalidArgument", "what close is called on: gpulua.blas expected, got nil", blas.close)
+    support.raises("InvalidArgument", "what a method is called on: gpulua.device expected, got nil", dev.blas)
+    support.raises("InvalidArgument", "what a method is called on: gpulua.device expected, got table", dev.blas, {})
+    local capture <close> = dev:capture() -- what the device has is there
+    dev:blas():close()
+    capture:close()
     support.raises("InvalidArgument", "blas has no option 'wrkspace'", dev.blas, dev, { wrkspace = 1 })
     support.raises("InvalidArgument", "workspace of blas: a whole number expected", dev.blas, dev, { workspace = "1" })
     support.raises("InvalidArgument", "tf32 of blas: a boolean expected, got string", dev.blas, dev,

@@ -651,13 +651,17 @@ blas.iamax = reduction("iamax", function() return "i64" end)
 
 local modules = setmetatable({}, { __mode = "k" }) -- by device: the library, and its calls as kernels
 
---- blas:close(). Idempotent; what it has launched goes on.
-function blas.close(self)
+function blas.__gc(self)
   self.module, self.kernels, self.known = nil, nil, nil
   self.workspaces:drop()
 end
+
+--- blas:close(). Idempotent; what it has launched goes on.
+function blas.close(self)
+  arguments.check_self("close", self, blas, "gpulua.blas")
+  blas.__gc(self)
+end
 blas.__close = blas.close
-blas.__gc = blas.close
 
 function blas.__tostring(self)
   return string.format("gpulua.blas on %s%s", self.device.name, self.module and "" or " (closed)")
@@ -672,6 +676,7 @@ local option_types <const> = { workspace = "integer", tf32 = "boolean" }
 -- none on the CPU device); with 0 the library takes memory that nobody counts. tf32: what calls do by default.
 -- Loads the library, the first time: waits, and yields in a task. LibraryUnavailable names what is missing.
 return function(device, options)
+  core.stream_number(device) -- raises, if it is closed
   options = arguments.typed("blas", options, option_types)
   local known = once(modules, device, device, function()
     local module = core.library(device, "blas")
