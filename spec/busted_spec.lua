@@ -430,6 +430,24 @@ describe("closeness", function()
     assert.equal("device", gpu.type(dev))
   end)
 
+  it("refuses what holds itself", function()
+    local list = {}
+    list[1] = list
+    assert.truthy(message("allclose", list, 1):find("it holds itself, which cannot be compared", 1, true))
+    local tree, twice = { inner = {} }, {}
+    tree.inner.back = tree
+    for _, name in ipairs { "racefree", "deterministic" } do
+      assert.truthy(message(name, function(device)
+        device:buffer("i32", 4):fill(1)
+        return 1, tree
+      end):find("result 2.inner.back holds itself, which cannot be compared", 1, true))
+      assert[name](function(device)
+        device:buffer("i32", 4):fill(1)
+        return { twice, twice }
+      end, { seeds = 2 })
+    end
+  end)
+
   it("of leaks: lets pass what is closed or garbage", function()
     local kept
     assert.noleaks(function()

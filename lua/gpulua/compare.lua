@@ -83,8 +83,12 @@ end
 
 --- Of a table of numbers, nested as deep as it has dimensions: a flat list and the shape. Errors are texts.
 local function flatten(list)
-  local shape, level = {}, list
+  local shape, level, seen = {}, list, {}
   while type(level) == "table" do
+    if seen[level] then
+      error("it holds itself, which cannot be compared", 0)
+    end
+    seen[level] = true
     shape[#shape + 1] = #level
     level = level[1]
   end
@@ -625,15 +629,19 @@ local function frozen_array(value, kind)
 end
 
 --- A copy of what a function has returned that outlives its device: numbers, strings, booleans, nil, buffers, host
--- buffers, scalars, and tables of these. Anything else: nil, and what it is.
-function compare.freeze(value, path)
-  path = path or ""
+-- buffers, scalars, and tables of these. Anything else: nil, and what it is. `above`: the tables that it is in.
+function compare.freeze(value, path, above)
+  path, above = path or "", above or {}
   local kind = core.type(value)
   if kind == "buffer" or kind == "host buffer" then
     return frozen_array(value, kind)
   elseif kind == "scalar" then
     return compare.freeze(value:get(), path)
   elseif kind == nil and type(value) == "table" then
+    if above[value] then
+      return nil, string.format("%s holds itself, which cannot be compared", path)
+    end
+    above[value] = true
     local fields = {}
     for key, field in pairs(value) do
       if type(key) ~= "string" and type(key) ~= "number" and type(key) ~= "boolean" then
@@ -642,11 +650,12 @@ function compare.freeze(value, path)
       local at = math.type(key) == "integer" and string.format("%s[%d]", path, key)
         or string.format("%s.%s", path, tostring(key))
       local problem
-      fields[key], problem = compare.freeze(field, at)
+      fields[key], problem = compare.freeze(field, at, above)
       if fields[key] == nil then
         return nil, problem
       end
     end
+    above[value] = nil
     return { fields = fields }
   elseif kind == nil and (value == nil or type(value) == "number" or type(value) == "string" or
     type(value) == "boolean") then
