@@ -388,6 +388,24 @@ describe("closeness", function()
     assert.bitequal({ 1, 2.5 }, { 1, 2.5 })
   end)
 
+  it("takes a scalar for one element of its type", function()
+    assert.allclose(dev:scalar("c64", { 5, 0 }), 5)
+    assert.is_not.allclose(dev:scalar("c64", { 5, 1 }), 5)
+    assert.allclose(dev:upload("c64", { { 5, 1 }, { 5, 1 } }), dev:scalar("c64", { 5, 1 }))
+    for kind, value in pairs { i8 = -3, u64 = -1, f16 = 0.1, bf16 = 0.1, f32 = 0.1, f64 = 0.1, c64 = { 0.1, 2 },
+      c128 = { 0.1, 2 } } do
+      local scalar, pair = dev:scalar(kind, value), dev:upload(kind, { value, value })
+      assert.bitequal(scalar, dev:scalar(kind, value))
+      assert.bitequal(scalar, pair)
+      assert.bitequal(pair, scalar)
+      assert.bitequal(scalar, type(value) == "table" and { value } or value)
+    end
+    assert.is_not.bitequal(dev:scalar("i32", 1), dev:scalar("i64", 1))
+    assert.is_not.bitequal(dev:scalar("f32", 0.0), -0.0)
+    assert.is_not.allclose(dev:scalar("u64", -1), dev:scalar("i64", -1))
+    assert.truthy(message("bitequal", dev:scalar("f32", 1), 2):find("1.0 (0x3f800000) and 2.0 (0x40000000)", 1, true))
+  end)
+
   it("finds one of a million, wherever it is", function()
     local n <const> = 1 << 20
     local a, b = dev:buffer("f32", n):fill(1), dev:buffer("f32", n):fill(1)

@@ -170,16 +170,43 @@ local function of_list(list, shape)
     end }
 end
 
+--- Numbers as an element type has them, converted as an upload would: an array with bytes.
+local function typed(array, like)
+  local list, width = array.reals(1, array.count), types[like.type][2]
+  local host <close> = like.device:host(width == 2 and (like.type == "c64" and "f32" or "f64") or like.type,
+    math.max(#list, 1))
+  local bytes = #list == 0 and "" or host:write(list):bytes()
+  local size = types[like.type][1] and string.packsize("<" .. types[like.type][1]) * width
+  local made = { text = array.text, type = like.type, shape = array.shape, count = array.count,
+    is_single = array.is_single }
+  function made.bytes(i, j)
+    return array.is_single and string.rep(bytes, j - i + 1) or string.sub(bytes, (i - 1) * size + 1, j * size)
+  end
+  return made
+end
+
+local function of_scalar(value)
+  local got, kind_of = value:get(), types[value.type]
+  local list = type(got) == "table" and got or { got }
+  local array = { text = tostring(value), type = value.type, shape = { 1 }, count = 1, is_single = true,
+    device = value.device, rtol = kind_of[3], atol = kind_of[4] }
+  function array.bytes(i, j)
+    array.bytes = typed(array, array).bytes
+    return array.bytes(i, j)
+  end
+  function array.reals()
+    return list
+  end
+  return array
+end
+
 --- value -> array, or nil, what is wrong with it.
 local function array_of(value)
   local kind = core.type(value)
   if kind == "buffer" or kind == "host buffer" then
     return of_handle(value, kind)
   elseif kind == "scalar" then
-    local array = array_of(value:get())
-    array.text, array.type_of_one = tostring(value), value.type
-    array.rtol, array.atol = types[value.type][3], types[value.type][4]
-    return array
+    return of_scalar(value)
   elseif type(value) == "number" then
     local array = of_list({ value }, { 1 })
     array.is_single, array.text = true, "the number " .. text_of(value)
@@ -261,7 +288,7 @@ local function index_text(i, shape)
 end
 
 local function element_text(array, reals)
-  local type_name = array.type or array.type_of_one
+  local type_name = array.type
   if #reals == 1 then
     return text_of(reals[1], type_name)
   end
@@ -530,21 +557,6 @@ end
 local function is_same_number(x, y)
   return math.type(x) == math.type(y) and (math.type(x) == "integer" and x == y or math.type(x) == "float" and
     string.pack("<d", x) == string.pack("<d", y))
-end
-
---- Numbers as an element type has them, converted as an upload would: an array with bytes.
-local function typed(array, like)
-  local list, width = array.reals(1, array.count), types[like.type][2]
-  local host <close> = like.device:host(width == 2 and (like.type == "c64" and "f32" or "f64") or like.type,
-    math.max(#list, 1))
-  local bytes = #list == 0 and "" or host:write(list):bytes()
-  local size = types[like.type][1] and string.packsize("<" .. types[like.type][1]) * width
-  local made = { text = array.text, type = like.type, shape = array.shape, count = array.count,
-    is_single = array.is_single }
-  function made.bytes(i, j)
-    return array.is_single and string.rep(bytes, j - i + 1) or string.sub(bytes, (i - 1) * size + 1, j * size)
-  end
-  return made
 end
 
 local function differing(a, b, count, shape)
