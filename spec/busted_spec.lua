@@ -466,6 +466,17 @@ describe("closeness", function()
     end
   end)
 
+  it("of orders: checks the options of devices", function()
+    for _, name in ipairs { "racefree", "deterministic" } do
+      assert.truthy(message(name, print, { options = 5 }):find(
+        ("argument 2 of %s: options: a table expected, got number"):format(name), 1, true))
+      for _, option in ipairs { "check", "seed" } do
+        assert.truthy(message(name, print, { options = { [option] = 1 } }):find(
+          ("argument 2 of %s: options: %s is not to be given"):format(name, option), 1, true))
+      end
+    end
+  end)
+
   it("of leaks: lets pass what is closed or garbage", function()
     local kept
     assert.noleaks(function()

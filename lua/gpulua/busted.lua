@@ -21,7 +21,7 @@
 --     assert.racefree(f[, { seeds =, options = }])
 --         f(device, seed) gives the same results and raises nothing under each seed: an order of its work and of its
 --         tasks on a CPU device of its own in check mode. seeds: how many (200), or a list of them; options: more for
---         gpu.device. f returns what is to be compared: numbers, strings, buffers, tables of these.
+--         gpu.device, but check and seed. f returns what is to be compared: numbers, strings, buffers, tables of these.
 --     assert.deterministic(f[, { runs =, device =, seeds =, options = }])
 --         f(device) returns the same bits in so many runs (3; 0: none) on that device (the default one), and under so
 --         many seeds (20; 0: none).

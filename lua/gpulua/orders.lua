@@ -232,6 +232,15 @@ local function checked(given, known)
       return string.format("there is no option '%s'; there are: %s", tostring(name), table.concat(names, ", "))
     end
   end
+  local options = given and given.options
+  if options ~= nil and type(options) ~= "table" then
+    return string.format("options: a table expected, got %s", core.type(options) or type(options))
+  end
+  for _, name in ipairs { "check", "seed" } do
+    if options and options[name] ~= nil then
+      return string.format("options: %s is not to be given: each run has its own", name)
+    end
+  end
   return nil
 end
 
