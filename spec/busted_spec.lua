@@ -477,6 +477,18 @@ describe("closeness", function()
     end
   end)
 
+  it("of orders: refuses a function that closes its device", function()
+    local function f(device)
+      device:buffer("i32", 4):fill(1)
+      device:close()
+    end
+    assert.truthy(message("racefree", f):find("argument 1 of racefree: the function has closed its device", 1, true))
+    for _, runs in ipairs { 0, 2 } do
+      assert.truthy(message("deterministic", f, { runs = runs, device = support.open() }):find(
+        "argument 1 of deterministic: the function has closed its device", 1, true))
+    end
+  end)
+
   it("of leaks: lets pass what is closed or garbage", function()
     local kept
     assert.noleaks(function()

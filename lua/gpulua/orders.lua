@@ -122,6 +122,10 @@ local function difference(a, b)
   return nil
 end
 
+local closed_text <const> = "the function has closed its device"
+
+local function is_closed(device) return core.type(device) == "closed device" end
+
 --- f(device, seed) on a device of its own in check mode: { results = or error =, order =, seed = }.
 local function run_seed(f, seed, options)
   local opened = { check = true, seed = seed }
@@ -137,6 +141,10 @@ local function run_seed(f, seed, options)
   core.task_seed(before)
   if not ok then
     error(err, 0)
+  end
+  if is_closed(device) then
+    run.problem = closed_text
+    return run
   end
   run.order = device:order()
   run.problem = run.results and run.results.problem
@@ -281,7 +289,9 @@ function orders.deterministic(f, given)
   local first
   for number = 1, runs do
     local results, err, traceback = outcome_of(f, device)
-    if not results then
+    if is_closed(device) then
+      return nil, closed_text, 1
+    elseif not results then
       return false, string.format("run %d of %d on %s:\n%s%s", number, runs, device.name, indented(error_text(err)),
         traceback and core.type(err) ~= "error" and "\n" .. indented(traceback) or ""), 1
     elseif results.n == 0 or results.problem then
