@@ -472,6 +472,25 @@ describe("map", function()
         { x = x, a = 200, b = 2 })
     end
     support.raises("InvalidArgument", { "-1 does not fit u64" }, map, "x > -a", { x = u, a = 1 })
+    for text, what in pairs { ["x + where(x > 1, 200, 1)"] = "200 does not fit i8, at 18",
+      ["x + (where(x > 1, 200, 1) + 0)"] = "200 does not fit i8, at 5",
+      ["x + -where(x > 1, 200, 1)"] = "-200 does not fit i8, at 5",
+      ["x + where(x > 1, 100, 1) * where(x > 2, 2, 1)"] = "200 does not fit i8, at 5",
+      ["x + max(where(x > 1, 1, where(x > 2, 3, 4)) * 60, 1)"] = "180 does not fit i8, at 5",
+      ["x + (where(x > 1, ~1, 100) + a)"] = "map: 200 does not fit i8, at 5" } do
+      support.raises("InvalidArgument", what, map, text, { x = x, a = text:find "a%)" and 100 or nil })
+    end
+    gives("x + (where(x > 1, 100, 1) - where(x > 2, 100, 1))", { x = x }, "i8", { 1, 100, -100 })
+    gives("x + -where(x > 1, 1, a)", { x = x, a = 2 }, "i8", { -1, 99, -102 })
+    gives("x - (" .. ("where(x > 1, 1, 0) + "):rep(20) .. "0)", { x = x }, "i8", { 1, 80, -100 })
+    local many = "0"
+    for i = 0, 6 do
+      many = ("where(x > 1, %d, 0) + %s"):format(1 << i, many)
+    end
+    support.raises("InvalidArgument", { "more than 64 numbers are chosen from to say whether they fit i8, at 5" }, map,
+      ("x + (%s)"):format(many), { x = x })
+    gives(many, { x = x }, "i64", { 0, 127, 0 })
+    gives(("x - (%s)"):format((many:gsub("0%)", "i8(0))"))), { x = x }, "i8", { 1, -27, -100 })
     gives("(x ~ 0xcbf29ce484222325) - 0xcbf29ce484222320", { x = u }, "u64", { 4, 7, 6 })
     gives("x & ~1", { x = { "u8", 1, 2, 255 } }, "u8", { 0, 2, 254 })
   end)

@@ -97,10 +97,54 @@ local function fits(value, t)
   return t == "i64" or value >= low and value <= high
 end
 
+local choices_max <const> = 64
+
+-- What x may be, each value once: itself, or what conditions choose from.
+local function alternatives(x, list, seen)
+  for _, choice in ipairs(x.choices or {}) do
+    alternatives(choice, list, seen)
+  end
+  if not x.choices and not (x.value and seen[x.value]) then
+    list[#list + 1] = x
+    seen[x.value or x] = true
+  end
+  return list
+end
+
+local computed
+
+-- What comes of all that conditions choose from: choices, or is_many, where they are more than choices_max. (Two nodes
+-- at most: functions of more are made of such.)
+local function computed_choices(f, x, y)
+  local xs, ys = alternatives(x, {}, {}), y and alternatives(y, {}, {}) or { false }
+  local choices, seen = {}, {}
+  for _, first in ipairs(xs) do
+    for _, second in ipairs(ys) do
+      local made = computed(f, first, second or nil)
+      if made and not (made.value and seen[made.value]) then
+        made.type = "int"
+        choices[#choices + 1] = made
+        seen[made.value or made] = true
+      end
+      if #choices > choices_max or #xs * #ys > choices_max ^ 2 then
+        return { is_many = true }
+      end
+    end
+  end
+  return { choices = choices }
+end
+
 -- Also what is computed of integers of the script alone is known, at the call at the latest. What a node has then: its
--- value, or value_of(arguments); nil where one of the nodes has neither.
-local function computed(f, ...)
+-- value, or value_of(arguments), or what a condition chooses of such; nil where one of the nodes has neither.
+function computed(f, ...)
   local nodes, is_known = { ... }, true
+  for _, x in ipairs(nodes) do
+    if x.type == "int" and x.is_many then
+      return { is_many = true }
+    elseif x.choices and nodes[1].type == "int" and (not nodes[2] or nodes[2].type == "int") then
+      return computed_choices(f, ...)
+    end
+  end
   for _, x in ipairs(nodes) do
     if x.type ~= "int" or not x.value and not x.value_of then
       return nil
@@ -118,14 +162,18 @@ local function computed(f, ...)
 end
 
 -- Numbers of the script, or what a condition chooses of them, have to fit an integer type.
-local function check_fits(self, x, t)
+local function check_fits(self, x, t, at)
+  at = x.at or at
   if x.value and not fits(x.value, t) and not (t == "u64" and x.is_hex) then
-    fail(self, string.format("%d does not fit %s", x.value, t), x.at)
+    fail(self, string.format("%d does not fit %s", x.value, t), at)
   elseif x.value_of then
-    self.checks[#self.checks + 1] = { name = x.name, at = x.at, value_of = x.value_of, type = t }
+    self.checks[#self.checks + 1] = { name = x.name, at = at, value_of = x.value_of, type = t }
+  elseif x.is_many and t ~= "i64" then
+    fail(self, string.format("more than %d numbers are chosen from to say whether they fit %s", choices_max, t), at,
+      string.format("give them their type where they are chosen: where(c, %s(1), 2)", t))
   end
   for _, choice in ipairs(x.choices or {}) do
-    check_fits(self, choice, t)
+    check_fits(self, choice, t, at)
   end
 end
 
