@@ -350,6 +350,32 @@ describe("map", function()
     assert.are.same({ 9, 12, 15 }, results {})
   end)
 
+  it("lets the kernel go that was used longest ago", function()
+    local find, made = require "gpulua.generated".cache "map", {}
+    local own <close> = support.open()
+    local function use(key)
+      return (find(own, key, function()
+        made[key] = (made[key] or 0) + 1
+        return { key }
+      end))
+    end
+    for i = 1, 300 do
+      assert.are.same({ "often" }, use "often")
+      assert.are.same({ "key " .. i }, use("key " .. i))
+    end
+    for i = 46, 300 do
+      use("key " .. i)
+    end
+    use "often"
+    for key, times in pairs(made) do
+      assert.equal(1, times, key)
+    end
+    use "key 45"
+    assert.equal(2, made["key 45"])
+    use "key 47"
+    assert.equal(1, made["key 47"])
+  end)
+
   it("keeps 256 kernels at most #slow", function()
     if not os.getenv "GPULUA_SLOW" then
       pending "GPULUA_SLOW=1 runs it"
@@ -361,6 +387,18 @@ describe("map", function()
     end
     support.settle(own)
     assert.truthy(own:stats().modules_live <= 256, own:stats().modules_live)
+    for i = 601, 900 do
+      gpu.map("x + 600", { x = x, out = x })
+      gpu.map(("x + %d"):format(i), { x = x, out = own:buffer("f32", 3) })
+    end
+    gpu.map("x + 600 * -300", { x = x, out = x })
+    support.settle(own)
+    local graph <close> = own:capture(function()
+      gpu.map("x + 600", { x = x, out = x })
+      gpu.map("x + 700", { x = x, out = x })
+      support.raises("CaptureActive", "compile", gpu.map, "x + 1", { x = x, out = x })
+    end)
+    assert.equal(2, (graph:nodes()))
     assert.equal(1 + 600 * 601 // 2, x:read(1, 1)[1])
   end)
 

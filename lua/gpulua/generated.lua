@@ -45,22 +45,43 @@ function generated.check_open(what, name, value)
 end
 
 local kept_max <const> = 256
+local clock = 0
 
---- A cache -> find(device, key, make) -> what make(compile) returned for that device and key, now or before.
--- compile(source, name, signature) -> that kernel, which is compiled once for each source. 256 are kept for a device.
--- `what` has it: "map" or "reduce".
+--- The entry of a cache is used: it goes later than those that were used before.
+function generated.use(entry)
+  clock = clock + 1
+  entry.used = clock
+end
+
+-- What was used longest ago goes, and has no `used` then; whoever has it still keeps it.
+local function evict(known)
+  local oldest, oldest_key
+  for key, entry in pairs(known.by_key) do
+    if not oldest or entry.used < oldest.used then
+      oldest, oldest_key = entry, key
+    end
+  end
+  known.by_key[oldest_key], known.count, oldest.used = nil, known.count - 1, nil
+end
+
+local weak_values <const> = { __mode = "v" }
+
+--- A cache -> find(device, key, make) -> what make(compile) returned for that device and key, now or before, and its
+-- entry, for generated.use. compile(source, name, signature) -> that kernel, which is compiled once for each source;
+-- what make returns is to have it. The 256 used last are kept for a device. `what` has it: "map" or "reduce".
 function generated.cache(what)
   local by_device = setmetatable({}, { __mode = "k" })
   return function(device, key, make)
     local known = by_device[device]
-    local made = known and known.by_key[key]
-    if made then
-      return made
-    elseif not known or known.count >= kept_max then
-      known = { count = 0, by_source = {}, by_key = {} }
+    local entry = known and known.by_key[key]
+    if entry then
+      generated.use(entry)
+      return entry.made, entry
+    elseif not known then
+      known = { count = 0, by_source = setmetatable({}, weak_values), by_key = {} }
       by_device[device] = known
     end
-    made = make(function(source, name, signature)
+    local made = make(function(source, name, signature)
       local text <const> = name .. "\0" .. signature .. "\0" .. source
       if not known.by_source[text] and core.capture_active(device) then
         core.raise("CaptureActive", what
@@ -72,8 +93,16 @@ function generated.cache(what)
         return module:kernel(name, signature), module
       end)
     end)
-    known.by_key[key], known.count = made, known.count + 1
-    return made
+    entry = known.by_key[key] -- of a task that made it meanwhile
+    if not entry then
+      entry = { made = made }
+      known.by_key[key], known.count = entry, known.count + 1
+    end
+    generated.use(entry)
+    if known.count > kept_max then
+      evict(known)
+    end
+    return entry.made, entry
   end
 end
 

@@ -7,6 +7,7 @@ local expression = require "gpulua.expression"
 local elementwise = require "gpulua.elementwise"
 local generated = require "gpulua.generated"
 local fail_buffer <const> = require "gpulua.arguments".fail_buffer
+local use <const> = generated.use
 
 -- ---- calls ----
 
@@ -90,23 +91,17 @@ local function check_shapes(given, out)
 end
 
 -- The call before with the same expression: what elementwise has made of it, and of which kinds its arguments were.
--- Most calls are like that.
-local latest, latest_count = {}, 0
-local latest_max <const> = 256
+-- Most calls are like that. The cache's entry keeps it.
+local latest = setmetatable({}, { __mode = "v" })
 
-local function remember(text, made, values, out)
+local function remember(text, made, entry, values, out)
   local kinds = {}
   for i, name in ipairs(made.params) do
     kinds[i] = core.map_kind(values[name])
   end
   kinds[#kinds + 1] = core.map_kind(out)
-  if not latest[text] then
-    latest_count = latest_count + 1
-    if latest_count > latest_max then
-      latest, latest_count = {}, 1
-    end
-  end
-  latest[text] = { made = made, kinds = kinds, is_scalar = is_scalar(out) }
+  entry.latest = { made = made, entry = entry, kinds = kinds, is_scalar = is_scalar(out) }
+  latest[text] = entry.latest
 end
 
 local function check_integers(text, made, values)
@@ -155,7 +150,8 @@ return function(text, arguments)
       named(arguments)), 'as in gpu.map("a * x", { a = 2, x = buffer })')
   end
   local known = latest[text]
-  if known and core.map_fits(arguments, known.made.params, known.kinds, known.made.kernel) then
+  if known and known.entry.used and core.map_fits(arguments, known.made.params, known.kinds, known.made.kernel) then
+    use(known.entry)
     local out <const> = arguments.out
     return launch(text, known.made, arguments, out, known.is_scalar and 1 or #out, arguments.stream, arguments.label)
   end
@@ -177,9 +173,9 @@ return function(text, arguments)
     core.raise("InvalidArgument", "map: nothing says for how many elements, or where: give a buffer")
   end
   local device = like.device
-  local made = kernel_for(device, text, given, out and out.type)
+  local made, entry = kernel_for(device, text, given, out and out.type)
   if out then
-    remember(text, made, values, out)
+    remember(text, made, entry, values, out)
     return launch(text, made, values, out, count_of(out), stream, label)
   end
   local target = device:buffer(made.type, like.shape)
