@@ -425,6 +425,37 @@ describe("check mode", function()
     assert.truthy(count > 0)
   end)
 
+  it("looks at large frames with every compiler that is here", function()
+    local script = ([==[
+      local gpu = require "gpulua"
+      local dev = gpu.device("cpu", { check = true, seed = 1 })
+      local x, out = dev:upload("i32", 64, function(i) return i end), dev:buffer("i32", 64)
+      local function try(kernel, fine, more, ...)
+        local deep, args = dev:buffer("i32", 64), { ... }
+        table.move({ deep, out }, 1, 2, #args + 1, args)
+        deep:fill(fine)
+        kernel:launch({ grid = 1, block = 64 }, table.unpack(args))
+        local alone = out:read()[40]
+        deep:fill(more)
+        local op = kernel:launch({ grid = 1, block = 64 }, table.unpack(args))
+        print(alone, select(2, pcall(op.await, op)).message)
+        out = dev:buffer("i32", 64)
+      end
+      try(dev:compile([[%s]]).frames, 0, 1, x)
+      try(dev:compile([[%s]]).levels, 300, 1300)]==]):format(support.read_file "spec/cpu/stack.cu",
+      support.read_file "spec/cpu/deep.cu")
+    for _, compiler in ipairs { "g++", "clang++", "clang++-14", "clang++-15", "clang++-16", "clang++-19" } do
+      if os.execute("command -v " .. compiler .. " >/dev/null") then
+        local output, code = support.script(script, "GPULUA_CXX=" .. compiler)
+        assert.equal(0, code, output)
+        for _, line in ipairs { "1039%s+kernel 'frames'", "300%s+kernel 'levels'" } do
+          assert.truthy(output:find(line .. ": its local memory is larger than the CPU device's 256 KB per thread"),
+            compiler .. ": " .. output)
+        end
+      end
+    end
+  end)
+
   it("finds the same without libdw, and says no lines", function()
     local output, code = support.script([==[
       local gpu = require "gpulua"

@@ -12,7 +12,8 @@
 #define GPULUA_CHECK_FLAG (&gpulua_check_flag)
 
 #define GPULUA_HOOK                                                                                \
-    __attribute__((used, noinline, visibility("hidden"), no_sanitize("thread")))
+    __attribute__((used, noinline, visibility("hidden"), no_sanitize("thread"),                        \
+                   no_instrument_function))
 
 static unsigned gpulua_check_flag = 0;
 
