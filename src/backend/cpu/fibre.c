@@ -315,15 +315,16 @@ GPU_CPU_ON_FIBRE void gpu_cpu_fibre_call(struct cpu_region *region, void (*call)
 /* ---- sanitizers ---- */
 
 void gpu_cpu_region_left(struct cpu_region *region) {
-    canaries_write(region);
 #if defined(GPU_CPU_ASAN)
     if (region->has_serial_stack) {
-        __asan_unpoison_memory_region(region_bytes(region) + CPU_SERIAL_STACK_OFFSET,
-                                      CPU_SERIAL_STACK_BYTES);
+        __asan_unpoison_memory_region(region_bytes(region) + CPU_SERIAL_STACK_OFFSET -
+                                          CPU_SERIAL_STACK_BYTES,
+                                      2ul * CPU_SERIAL_STACK_BYTES);
     }
-    __asan_unpoison_memory_region(region_bytes(region) + CPU_STACKS_OFFSET,
-                                  region->stacks_ready * CPU_STACK_BYTES);
+    __asan_unpoison_memory_region(region_bytes(region) + CPU_STACKS_OFFSET - CPU_STACK_BYTES,
+                                  (region->stacks_ready + 1ul) * CPU_STACK_BYTES);
 #endif
+    canaries_write(region);
 }
 
 GPU_CPU_ON_FIBRE void gpu_cpu_fibre_arrived(struct cpu_region *region, struct cpu_thread *self) {
