@@ -138,9 +138,9 @@ files=$(find spec -name '*_spec.lua' | sort)
 # On a GPU this one counts what everybody has there.
 alone=
 [ "$DEVICE" = cpu ] || alone=spec/resource_spec.lua
-# And these lose it or open it again and again, which takes minutes: first, or the end is a wait for them alone.
+# And these lose it again and again, which takes minutes: first, or the end is a wait for them alone.
 first=
-[ "$DEVICE" = cpu ] || first=$(echo "$files" | grep -E '/(lost|recovery|faults|rebuild|closing_calls)_spec\.lua$')
+[ "$DEVICE" = cpu ] || first=$(echo "$files" | grep -E '/(lost|recovery|faults)_spec\.lua$')
 
 # run_specs TRANSPORT FILE
 run_specs() {
