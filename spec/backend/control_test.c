@@ -490,6 +490,7 @@ static void all(const struct backend_ops *ops_of, const char *name) {
     switches("gpulua_choose switch(0){set set}{set set}{set set} copy(1)");
     widths();
     loops();
+    loop_of_nothing();
     beside();
     wide();
     states();

@@ -280,8 +280,8 @@ void gpu_lua_task_push_error(lua_State *L, struct task *task) {
     }
     struct gpu_error error;
     char site[LUA_IDSIZE + 16];
-    gpu_error_set(&error, GPULUA_CANCELLED,
-                  "what the task spawned at %s ended with is gone: there was no memory to keep it",
+    gpu_error_set(&error, GPULUA_OUT_OF_MEMORY,
+                  "not enough memory to keep what the task spawned at %s ended with",
                   gpu_lua_task_site(task, site, sizeof site));
     gpu_lua_error_push_owned(L, &error);
 }

@@ -180,8 +180,8 @@ function gpulua.readable(descriptor, seconds) end
 
 ---Runs `f(...)` as a task on the caller's stream, for at most so many seconds. When they are over the waits of f are
 ---cancelled and `Timeout` is raised, which says where f was; a call that waits within itself (for new memory, the first
----look at a kernel) raises it in f, as does a wait that cannot yield (in a coroutine of the script's own, a comparator).
----What f has given to the device goes on.
+---look at a kernel) raises it in f, and so does a wait that cannot yield (in a comparator, in a coroutine of the
+---script's own). What f has given to the device goes on.
 ---
 ---```lua
 ---local ok, err = pcall(gpu.timeout, 0.01, gpu.sleep, 60)
