@@ -264,7 +264,7 @@ describe("what a task has ended with", function()
       local waiter = gpu.spawn(function() return parent:join() end)
       coroutine.resume(child_thread)
       print(parent:status(), child:status(), waiter:join())]]
-    assert.truthy(output:find "^false\tCancelled\n", output)
+    assert.truthy(output:find "^false\tOutOfMemory\n", output)
     assert.truthy(output:find "running\t%a+\ttrue\tfalse\t[^\n]*Cancelled: the task spawned", output)
     assert.truthy(code == 1, code)
   end)
