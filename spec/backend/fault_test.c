@@ -98,6 +98,21 @@ static void check(bool good, const char *what) {
     }
 }
 
+/* Does the script print that, in this process and with one for the device? `call` fails with `code`
+ * after so many that do not. */
+static void on_both(const char *source, const char *call, int code, int good_before,
+                    const char *wanted, const char *text) {
+    for (int i = 0; i < 2; i++) {
+        const char *isolation = i == 0 ? "none" : "process";
+        char what[100];
+        good_calls = good_before;
+        bool good = run_script(source, isolation, call, code, "");
+        good_calls = 0;
+        snprintf(what, sizeof what, "%s: %s", isolation, text);
+        check(good && strcmp(output, wanted) == 0, what);
+    }
+}
+
 /* Reckoned memory of graphs is one thing, what the driver takes another. */
 static void graphs(void) {
     static const char source[] =
@@ -109,16 +124,8 @@ static void graphs(void) {
         "a:launch() b:launch() a:launch()\n"
         "dev:synchronize()\n"
         "print(dev:stats().graph_evictions)\n";
-    for (int i = 0; i < 2; i++) {
-        const char *isolation = i == 0 ? "none" : "process";
-        char what[100];
-        good_calls = 1;
-        bool good = run_script(source, isolation, "cuGraphInstantiateWithFlags", 2, "");
-        good_calls = 0;
-        snprintf(what, sizeof what,
-                 "%s: a graph for which the driver has no memory takes another's", isolation);
-        check(good && strcmp(output, "1\n") == 0, what);
-    }
+    on_both(source, "cuGraphInstantiateWithFlags", 2, 1, "1\n",
+            "a graph for which the driver has no memory takes another's");
 }
 
 /* The driver refuses to make a copy to or from one kind of memory one of another. */
@@ -141,14 +148,8 @@ static void copies(void) {
         "graph:update(function() y:copy(z) end) launch()\n"
         "graph:update(function() y:copy(x) end) launch()\n"
         "print(table.concat(seen, ' '))\n";
-    for (int i = 0; i < 2; i++) {
-        const char *isolation = i == 0 ? "none" : "process";
-        char what[100];
-        bool good = run_script(source, isolation, "nothing", 0, "");
-        snprintf(what, sizeof what, "%s: a copy in a graph becomes one of another kind of memory",
-                 isolation);
-        check(good && strcmp(output, "1 2 2 3 1\n") == 0, what);
-    }
+    on_both(source, "nothing", 0, 0, "1 2 2 3 1\n",
+            "a copy in a graph becomes one of another kind of memory");
 }
 
 static void assertions(void) {

@@ -2,8 +2,9 @@
 #include "runtime/fork.h"
 
 #include <pthread.h>
-#include <stdint.h>
 #include <time.h>
+
+#include "runtime/state.h"
 
 static struct {
     pthread_mutex_t lock;
@@ -15,12 +16,6 @@ static struct {
  * for forks lock, too, and its functions are called with locks of ours): not for ever. */
 #define PATIENCE_NS INT64_C(1000000000)
 #define LOOK_NS 100000
-
-static int64_t clock_ns(void) {
-    struct timespec now;
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    return (int64_t)now.tv_sec * INT64_C(1000000000) + now.tv_nsec;
-}
 
 static bool hold_all(void) {
     bool has_all = true;
@@ -41,9 +36,9 @@ static void let_go_of_all(void) {
 
 /* Nothing is held while it waits: who has a lock may be about to take this one, too. */
 static void before_fork(void) {
-    int64_t end_ns = clock_ns() + PATIENCE_NS;
+    int64_t end_ns = gpu_clock_ns() + PATIENCE_NS;
     pthread_mutex_lock(&all.lock);
-    while (!hold_all() && clock_ns() < end_ns) {
+    while (!hold_all() && gpu_clock_ns() < end_ns) {
         let_go_of_all();
         pthread_mutex_unlock(&all.lock);
         nanosleep(&(struct timespec){.tv_nsec = LOOK_NS}, NULL);

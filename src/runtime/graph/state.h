@@ -77,10 +77,10 @@ struct graph_node {
     uint32_t ref_first, ref_count; /* one for each parameter; of a fill its target; of a copy its
                                       target and its source */
     uint32_t number;               /* in its body, counting joins of the wire's, too */
-    uint64_t made_kinds[2];        /* as the device has it: gpu_graph_copy_kinds */
     uint32_t reporter;             /* its number among those; GPU_NODE_NONE: it is none */
     uint32_t needs;                /* of the body's; GPU_NODE_NONE: none */
     struct graph_control *control; /* retained; NULL: it is no conditional node */
+    uint64_t made_kinds[2];        /* as the device has it: gpu_graph_copy_kinds */
 };
 
 /* Memory that goes all at once. */
