@@ -697,6 +697,19 @@ describe("memory resources", function()
       mem:buffer("u8", most):close()
       full:close()
     end)
+
+    it("leaves no failure to tell of where it was given up before the device had answered", function()
+      local full, most = open_full()
+      local mem = full:memory { oom = "wait", timeout = 30 }
+      local kept = full:buffer("u8", most)
+      for _ = 1, 20 do
+        support.raises("Timeout", {}, gpu.timeout, 0, mem.buffer, mem, "u8", most)
+      end
+      full:synchronize() -- would raise it
+      kept:close()
+      mem:buffer("u8", most):close()
+      full:close()
+    end)
   end)
 
   describe("statistics", function()

@@ -25,7 +25,7 @@ struct gpu_op *gpu_op_create(struct gpu_device *device, struct gpu_stream *strea
     }
     op->refs = 1;
     op->state = GPU_OP_PENDING;
-    op->is_repair = op->is_replay = false;
+    op->is_given_up = op->is_repair = op->is_replay = false;
     op->device = gpu_device_keep(device);
     op->stream = stream ? gpu_stream_keep(stream) : NULL;
     op->stream_number = stream ? stream->number : 0;
@@ -186,7 +186,7 @@ void gpu_op_end(struct gpu_op *op) {
     device->stats.ops_in_flight--;
     if (op->failure) {
         device->stats.ops_failed++;
-        if (!op->failure->root) {
+        if (!op->failure->root && !op->is_given_up) {
             op->failure->seat = op->seat;
             op->failure->task = op->task;
             gpu_unobserved_add(device, op->failure);
@@ -731,8 +731,9 @@ gpulua_status gpu_request_end(struct gpu_op *op, struct gpu_error *error) {
     gpulua_status status = gpu_op_wait(op, -1, error);
     if (status) {
         /* Interrupted: `user` is the caller's frame, so the answer must not be handed to it any
-         * more. */
+         * more, and its failure nobody's news. */
         op->on_reply = NULL;
+        op->is_given_up = true;
     } else if (op->state == GPU_OP_FAILED) {
         gpu_op_observe(op);
         gpu_error_copy(error, gpu_failure_error(op->failure));

@@ -39,12 +39,12 @@ enum gpu_op_state { GPU_OP_PENDING, GPU_OP_SUCCEEDED, GPU_OP_FAILED };
 
 /* What all have comes first, so that work touches as little memory as it can. */
 struct gpu_op {
-    uint32_t refs;         /* the stream's or request list's own while pending, and the callers' */
-    uint8_t state;         /* enum gpu_op_state */
-    bool is_replied;       /* requests: the reply is here, the next poll ends it */
-    bool has_deadline : 1; /* in the device's watchdog */
-    bool has_extras : 1;   /* some of what is last in here */
-    bool takes_long : 1;   /* requests: the answer may take any time: code is made */
+    uint32_t refs;   /* the stream's or request list's own while pending, and the callers' */
+    uint8_t state;   /* enum gpu_op_state */
+    bool is_replied; /* requests: the reply is here, the next poll ends it */
+    bool has_deadline : 1, has_extras : 1; /* in the device's watchdog; some of what is last here */
+    bool takes_long : 1;               /* requests: the answer may take any time: code is made */
+    bool is_given_up : 1;              /* requests: whoever asked has been told otherwise */
     bool is_repair : 1, is_replay : 1; /* gives back what a loss took: nobody's work; covers */
     struct gpu_device *device;         /* retained */
     struct gpu_stream *stream;         /* retained while pending; NULL: a request, or over */
