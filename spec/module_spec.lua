@@ -211,6 +211,9 @@ describe("compile", function()
     if support.is_gpu() then
       pending "the CPU device's compiler"
       return
+    elseif support.isolation() ~= "process" then
+      pending "once is enough: it compiles for a long time"
+      return
     end
     for _, compiler in ipairs { "g++", "clang++" } do
       local cache = ("%s/cache-%s"):format(folder, compiler)

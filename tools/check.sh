@@ -205,9 +205,13 @@ wait $threads
 finish thread first.log $?
 reports thread
 # A thread runs what none runs, in this process as well; the C programs run none, too. What takes 5 minutes without takes
-# 12 with them, and longer on a slow machine.
+# 12 with them, and longer on a slow machine. So of what compilers, check mode, the interpreter and files are asked the
+# first transport is enough; `make test` asks it of each.
+once="busted check check_findings check_lines check_projects complete cuda_c cuda_c_calls cuda_c_math cuda_c_names"
+once="$once data_fuzz declarations definitions_errors examples interpreter machine_code map messages module npy npz"
+once="$once progress prompt reduce seeds show structure test_run timeline trace_bodies trace_script types wav"
 echo "testing specs with address,undefined"
-TEST_TIMEOUT_S=2700 ISOLATE="process thread" GPULUA_LUA="env LD_PRELOAD=$asan_library lua5.4" \
+TEST_TIMEOUT_S=2700 ISOLATE="process thread" ONCE="$once" GPULUA_LUA="env LD_PRELOAD=$asan_library lua5.4" \
     run address specs.log address,undefined TEST_PROGRAMS= $lua_settings ${lua_include:+"LUA_CFLAGS=$lua_include"}
 finish address specs.log $?
 reports address

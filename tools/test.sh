@@ -4,7 +4,8 @@
 # order of work in check mode; as many at a time as there are processors, because they wait as much as they work. The last
 # line is the sum of all counts, "N passed, N failed, N skipped"; the exit status is 1 when something failed.
 #
-# From the environment: BUILD, DEVICE; ISOLATE (transports, default "none process thread"; "" leaves the specs out);
+# From the environment: BUILD, DEVICE; ISOLATE (transports, default "none process thread"; "" leaves the specs out); ONCE
+# (names of specs, "why" for spec/why_spec.lua, that the first of those transports is enough for);
 # NVRTC_CHECK (program that compiles kernels; "" leaves that out), BUSTED (busted's script), BUSTED_FLAGS (more arguments
 # for it, say --filter=npy); TEST_TIMEOUT_S (per run); TEST_JOBS (runs at a time); TEST_LOGS (folder, absolute, for what
 # the runs say; default test in BUILD). Beside what specs say lies how long each test took, NAME.times.
@@ -38,7 +39,8 @@ export GPULUA_CACHE="${GPULUA_CACHE:-$build_path/test-cache}"
 export GPULUA_LUA="${GPULUA_LUA:-lua5.4}"
 
 # Of a suite that this one runs in, or that runs in this one.
-unset GPULUA_KERNELS TEST_LOGS
+once=${ONCE:-}
+unset GPULUA_KERNELS TEST_LOGS ONCE
 
 # timed COMMAND...: ends it when its time is over, or when this script is told to end. timeout makes a group of its own of
 # it, which Ctrl-C does not reach, and a shell that waits in the foreground would hear of that no sooner than at the end.
@@ -205,6 +207,10 @@ for isolate in ${files:+$ISOLATE}; do
     done
     jobs="$jobs $isolate:checked"
     for file in $files; do
+        name=${file##*/}
+        case " $once " in
+        *" ${name%_spec.lua} "*) [ "$transports" -eq 0 ] || continue ;;
+        esac
         [ "$file" = "$alone" ] || jobs="$jobs $isolate:$file"
     done
     transports=$((transports + 1))
