@@ -473,6 +473,19 @@ describe("the prompt", function()
         assert.equal(1, (session:wait_end()))
       end)
     end
+
+    it("and is looked at without the terminal's echo of it, wherever that comes", function()
+      if not terminal.is_there() then
+        pending "no script(1), which makes terminals, is here"
+      end
+      local answer = write("answer", "printf 'inter^Crupted!\\n^'; sleep 0.2; printf 'C> ^C'; read line\n")
+      local session <close> = terminal.open("sh " .. answer)
+      session:expect "interrupted!"
+      session:expect "\n> "
+      session:expect_line "> "
+      session:send "\r"
+      session:wait_end()
+    end)
   end)
 
   describe("survives", function()

@@ -180,12 +180,16 @@ function session:send(text)
   self.keys:flush()
 end
 
---- Draws what has come.
+--- Draws what has come, but for the terminal's own echo of Ctrl-C: that is written behind the signal, and so anywhere
+-- in what the program answers.
 function session:look()
   local all = support.read_file(self.folder .. "/output") or ""
+  if all:sub(-1) == "^" then
+    all = all:sub(1, -2) -- the rest of it may be still to come
+  end
   local new = all:sub(#self.output + 1)
   self.output = all
-  self.screen:feed(new)
+  self.screen:feed((new:gsub("%^C", "")))
   return self.screen:text()
 end
 
