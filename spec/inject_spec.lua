@@ -64,6 +64,28 @@ describe("an injected failure", function()
     support.works(dev)
   end)
 
+  it("of memory is the same for a part of a group, which gives all back where nothing helps", function()
+    local dev = open()
+    local whole = dev:memory():stats().remaining_bytes
+    for _, oom in ipairs { "free", "wait", "fail" } do
+      local below = dev:memory { budget = 1 << 20 }
+      local mem = dev:memory { from = below, oom = oom, timeout = oom == "wait" and 0 or nil, budget = 1 << 20 }
+      dev:inject { oom = 2 }
+      support.raises("OutOfMemory", "injected", mem.buffers, mem, { "i32", 10 }, { "i32", 10 }, { "i32", 10 })
+      collectgarbage()
+      dev:synchronize()
+      assert.equal(1 << 20, mem:stats().remaining_bytes)
+      assert.equal(1 << 20, below:stats().remaining_bytes)
+      assert.equal(whole, dev:memory():stats().remaining_bytes)
+    end
+    local patient = dev:memory { oom = "wait", timeout = 5 }
+    dev:inject { oom = 2 }
+    local a, b = patient:buffers({ "i32", 10 }, { "i32", 10 })
+    a:close()
+    b:close()
+    assert.equal(whole, dev:memory():stats().remaining_bytes)
+  end)
+
   it("of memory is withdrawn by 0", function()
     local dev = open()
     dev:inject { oom = 1 }:inject { oom = 0 }

@@ -676,6 +676,59 @@ describe("memory resources", function()
       full:close()
     end)
 
+    it("is of a part of a group as it is of a single buffer", function()
+      for _, from in ipairs { "slab", "driver", "direct" } do
+        local full, most = open_full()
+        local whole = full:memory():stats().remaining_bytes
+        -- Of the second part, with what takes its memory when room for all is reserved already.
+        local function group(mem, before)
+          local looks = 0
+          local options = setmetatable({}, { __index = function(_, key)
+            if key == "label" then looks = looks + 1 end
+            if key == "label" and looks == 2 then before() end
+          end })
+          local got = table.pack(pcall(mem.buffers, mem, { "u8", mib }, { "u8", most, options }))
+          if got[1] then
+            got[2]:close()
+            got[3]:close()
+            full:synchronize() -- the pool's memory is free in the order of its stream
+          end
+          return got[1], got[2]
+        end
+        -- Garbage.
+        collectgarbage "stop"
+        local mem = full:memory { from = from, budget = 1 << 49 }
+        local before = full:stats().recoveries
+        local ok, err = group(mem, function() full:buffer("u8", most) end)
+        collectgarbage "restart"
+        assert.is_true(ok, tostring(err))
+        assert.equal(before + 1, full:stats().recoveries)
+        -- What is freed but in use.
+        ok, err = group(mem, function() busy(full, most):close() end)
+        assert.is_true(ok, tostring(err))
+        -- Hooks.
+        local kept
+        local asking = full:memory { from = mem, oom = "free" }
+        asking:on_oom(function()
+          if kept then kept:close() end
+          return true
+        end)
+        ok, err = group(asking, function() kept = full:buffer("u8", most) end)
+        assert.is_true(ok, tostring(err))
+        -- And if nothing helps, all is given back.
+        kept = nil
+        local held
+        ok, err = group(asking, function() held = full:buffer("u8", most) end)
+        assert.is_false(ok)
+        assert.equal("OutOfMemory", err.code)
+        held:close()
+        full:synchronize()
+        assert.equal(1 << 49, mem:stats().remaining_bytes)
+        assert.equal(whole, full:memory():stats().remaining_bytes)
+        full:close()
+      end
+    end)
+
     it("waits at most as long as it is told", function()
       local full, most = open_full()
       local mem = full:memory { oom = "wait", timeout = 0.2 }

@@ -468,12 +468,10 @@ static gpulua_status check_size(struct gpu_device *device, const struct gpu_bloc
                          (unsigned long long)info->byte_count);
 }
 
-static gpulua_status allocate(struct gpu_memory *memory, const struct gpu_block_info *info,
-                              struct gpu_memory_request *request, struct gpu_grant *grant,
-                              struct gpu_error *error) {
+static gpulua_status allocate(struct gpu_memory *memory, struct gpu_memory_request *request,
+                              struct gpu_grant *grant, struct gpu_error *error) {
     gpulua_status status = gpu_memory_allocate(memory, request, grant, error);
-    if (__builtin_expect(status != GPULUA_OUT_OF_MEMORY, 1) || info->is_reserved ||
-        gpu_memory_has_policy(memory)) {
+    if (__builtin_expect(status != GPULUA_OUT_OF_MEMORY, 1) || gpu_memory_has_policy(memory)) {
         return status;
     }
     status = gpu_memory_try_again(memory, request, true, grant, error);
@@ -542,7 +540,7 @@ static gpulua_status give_memory(struct gpu_block *block, const struct gpu_block
     };
     block->memory = gpu_memory_retain(memory); /* also for as long as a collection may end it */
     block->is_external = true; /* it has no memory, and the device may be lost before it has */
-    gpulua_status status = allocate(memory, info, &request, &block->grant, error);
+    gpulua_status status = allocate(memory, &request, &block->grant, error);
     if (status) {
         return status;
     }
@@ -581,7 +579,7 @@ gpulua_status gpu_block_create(struct gpu_device *device, const struct gpu_block
     status = check_size(device, info, error);
     bool is_injected =
         status == GPULUA_OK && device->is_injected && gpu_inject_due(device, GPULUA_INJECT_OOM);
-    if (is_injected && (info->is_reserved || !gpu_memory_has_policy(memory))) {
+    if (is_injected && !gpu_memory_has_policy(memory)) {
         const struct gpu_memory_request request = {.asked_bytes = info->byte_count,
                                                    .label = info->label};
         status = gpu_memory_fail_injected(&request, error);

@@ -43,6 +43,7 @@ static gpulua_status driver_allocate(struct gpu_memory *memory, struct gpu_memor
         gpulua_status status = gpu_device_task_stream(memory->device, 0, &stream, error);
         if (status) {
             if (request->is_reserved) {
+                request->is_reserved = false;
                 gpu_account_release(&memory->device->account, request->byte_count);
             }
             return status;

@@ -118,10 +118,13 @@ static gpulua_status wait_for_memory(struct policy_memory *memory,
 static gpulua_status policy_allocate(struct gpu_memory *base, struct gpu_memory_request *request,
                                      struct gpu_grant *grant, struct gpu_error *error) {
     struct policy_memory *memory = (struct policy_memory *)base;
-    /* What was reserved in a group is used up by the first try. */
-    bool may_retry = memory->policy != GPU_OOM_FAIL && !request->is_reserved && !memory->is_asking;
+    bool may_retry = memory->policy != GPU_OOM_FAIL && !memory->is_asking;
     bool is_injected = request->is_injected && memory->policy != GPU_OOM_FAIL;
     request->is_injected = request->is_injected && !is_injected;
+    if (is_injected && request->is_reserved) { /* as a try does that fails */
+        request->is_reserved = false;
+        gpu_memory_unreserve(base->upstream, request->byte_count);
+    }
     gpulua_status status = is_injected ? gpu_memory_fail_injected(request, error)
                                        : gpu_memory_allocate(base->upstream, request, grant, error);
     if (status != GPULUA_OUT_OF_MEMORY || !may_retry) {

@@ -14,7 +14,8 @@ struct gpu_memory_request {
     struct gpu_stream *stream;     /* borrowed; NULL: the first task stream */
     void (*collect)(void *caller); /* a full collection of garbage; NULL: there is none */
     void *caller;
-    bool is_reserved;  /* the budgets have its bytes already: used up, also by a failure */
+    bool
+        is_reserved; /* the budgets have its bytes already: for its first try, also if that fails */
     bool is_collected; /* garbage has been collected for it */
     bool is_injected;  /* the first policy finds no memory below, once */
     bool is_on_stream; /* answer: stream-ordered, its first uses come behind the stream's work */
@@ -171,6 +172,7 @@ static inline gpulua_status gpu_device_reserve(struct gpu_device *device,
                                                struct gpu_memory_request *request,
                                                struct gpu_error *error) {
     if (request->is_reserved) {
+        request->is_reserved = false;
         return GPULUA_OK;
     }
     return gpu_account_reserve(&device->account, &device->stats.bytes_pending, device, request,
