@@ -371,10 +371,9 @@ describe("memory resources", function()
       assert.equal(mib, mem:stats().remaining_bytes)
     end)
 
-    it("of a group is given back when the device is lost between its parts, and there again", function()
-      if not support.is_isolated() then
-        return -- it does not come up again
-      end
+    -- A group of three whose second part is asked for its options when the device has been lost, and then
+    -- `again(lost, epoch)` is called.
+    local function lose_between(again)
       local lost = support.open_with_pid { restarts = 1000, budget = 4 * mib }
       local mem = lost:memory { budget = mib }
       local looks, left = 0, nil
@@ -382,8 +381,9 @@ describe("memory resources", function()
         looks = looks + (key == "label" and 1 or 0)
         if looks == 2 and not left then -- its part is made; room for it is reserved
           left = mem:stats().remaining_bytes
+          local epoch = lost.epoch
           os.execute("kill -9 " .. lost.pid)
-          support.eventually(10, function() return not pcall(lost.buffer, lost, "u8", 1) end)
+          again(lost, epoch)
         end
       end })
       local ok, err = pcall(mem.buffers, mem, { "u8", mib // 4 }, { "u8", mib // 4, options }, { "u8", mib // 4 })
@@ -394,6 +394,42 @@ describe("memory resources", function()
       assert.equal(mib, mem:stats().remaining_bytes)
       assert.equal(4 * mib, lost:memory():stats().remaining_bytes)
       lost:close()
+    end
+
+    it("of a group is given back when the device is lost between its parts", function()
+      if not support.is_isolated() then
+        return -- it does not come up again
+      end
+      lose_between(function(lost, epoch)
+        support.eventually(10, function()
+          return not pcall(lost.buffer, lost, "u8", 1) or lost.epoch > epoch
+        end)
+      end)
+    end)
+
+    it("of a group is given back when the device is lost between its parts, and there again by then", function()
+      if not support.is_isolated() then
+        return
+      end
+      lose_between(function(lost, epoch)
+        support.eventually(30, function()
+          return pcall(lost.buffer, lost, "u8", 1) and lost.epoch > epoch
+        end)
+      end)
+    end)
+
+    it("of a group whose last part fails is given back, and that of those made before it", function()
+      local mem = dev:memory { budget = mib }
+      local looks = 0
+      local options = setmetatable({}, { __index = function(_, key)
+        looks = looks + (key == "label" and 1 or 0)
+        if looks == 2 then error "no more" end
+      end })
+      collectgarbage "stop"
+      assert.is_false(pcall(mem.buffers, mem, { "u8", 512 }, { "u8", 512 }, { "u8", 512, options }))
+      local left = mem:stats().remaining_bytes
+      collectgarbage "restart"
+      assert.equal(mib, left)
     end)
 
     it("reserves for a group through guards, and gives all back when a part fails", function()

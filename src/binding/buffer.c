@@ -596,6 +596,15 @@ int gpu_lua_buffer_close(lua_State *L) {
     return 0;
 }
 
+void gpu_lua_buffer_undo(struct gpulua *g, struct buffer *buffer) {
+    struct gpu_block *block = buffer->ref.block;
+    if (block) {
+        buffer->ref.block = NULL;
+        forgive_debt(g, buffer->ref.byte_count);
+        gpu_block_close(block);
+    }
+}
+
 int gpu_lua_buffer_gc(lua_State *L) {
     struct buffer *buffer = lua_touserdata(L, 1);
     struct gpu_block *block = buffer->ref.block;

@@ -45,6 +45,8 @@ void gpu_lua_check_shape(lua_State *L, int index, const char *what, struct buffe
 /* Pushes a new buffer. Collects garbage and waits for memory in flight before it gives up. */
 struct buffer *gpu_lua_buffer_make(lua_State *L, struct gpulua *g, struct gpu_device *device,
                                    const struct buffer_request *request);
+/* Ends one that the script has never had, without a look at what a guard finds. */
+void gpu_lua_buffer_undo(struct gpulua *g, struct buffer *buffer);
 /* The options of buffers at `index`, which stay there until it is made: label, memory, durable,
  * rebuild. Pushes what the request borrows of them, which stays as long. */
 void gpu_lua_buffer_options(lua_State *L, struct gpulua *g, int index, const char *what,

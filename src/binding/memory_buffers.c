@@ -29,10 +29,12 @@ int gpu_lua_memory_buffer(lua_State *L) {
     return 1;
 }
 
-/* The requests of buffers, and whose room is still reserved. */
+/* The requests of buffers, and whose room is still reserved. Its user value is a list of those that
+ * are made. */
 struct group_room {
     struct gpu_memory *memory; /* retained; NULL: nothing is reserved */
     uint32_t count, done;
+    bool is_given; /* all of them are the script's */
     uint64_t byte_counts[];
 };
 
@@ -43,7 +45,25 @@ static int group_gc(lua_State *L) {
     }
     gpu_memory_release(group->memory);
     group->memory = NULL;
+    lua_getiuservalue(L, 1, 1);
+    for (lua_Integer i = 1; !group->is_given && lua_rawgeti(L, -1, i) != LUA_TNIL; i++) {
+        gpu_lua_buffer_undo(GPU_LUA(L), lua_touserdata(L, -1));
+        lua_pop(L, 1);
+    }
+    group->is_given = true; /* or nobody's */
     return 0;
+}
+
+/* The device may have been lost between two of them and be there again. */
+static void check_lives(lua_State *L, int first, int last) {
+    for (int i = first; i <= last; i++) {
+        const struct gpu_block *block = ((struct buffer *)lua_touserdata(L, i))->ref.block;
+        if (gpu_block_is_stale(block)) {
+            gpu_lua_fail(L, GPULUA_DEVICE_LOST,
+                         "buffers: device %s was lost while they were made, and with it buffer %d",
+                         gpu_device_title(gpu_block_device(block)), i - first + 1);
+        }
+    }
 }
 
 static void full_collection(void *caller) {
@@ -51,7 +71,8 @@ static void full_collection(void *caller) {
 }
 
 /* mem:buffers(...) -> as many buffers as tables {type, shape[, options]}, or none: room for all of
- * them is reserved in one step before the first is made. OutOfBudget names their sum. */
+ * them is reserved in one step before the first is made. OutOfBudget names their sum; DeviceLost,
+ * also where the device is there again by then; else as mem:buffer. */
 int gpu_lua_memory_buffers(lua_State *L) {
     struct gpulua *g = GPU_LUA(L);
     struct memory_handle *handle = gpu_lua_check_memory(L, g, 1);
@@ -63,8 +84,10 @@ int gpu_lua_memory_buffers(lua_State *L) {
     luaL_checkstack(L, count + 12, NULL);
     struct group_room *group =
         gpu_lua_new(L, g, GPU_LUA_KIND_GROUP_ROOM,
-                    sizeof *group + (size_t)count * sizeof group->byte_counts[0], 0);
+                    sizeof *group + (size_t)count * sizeof group->byte_counts[0], 1);
     int room = lua_gettop(L);
+    lua_createtable(L, count, 0);
+    lua_setiuservalue(L, room, 1);
     lua_toclose(L, room);
     for (int i = 0; i < count; i++) {
         struct buffer_request request = {0};
@@ -101,7 +124,13 @@ int gpu_lua_memory_buffers(lua_State *L) {
         gpu_lua_buffer_make(L, g, gpu_lua_check_memory(L, g, 1)->device, &request);
         lua_replace(L, room + i + 1);
         lua_settop(L, room + i + 1);
+        lua_getiuservalue(L, room, 1);
+        lua_pushvalue(L, room + i + 1);
+        lua_rawseti(L, -2, i + 1);
+        lua_pop(L, 1);
     }
+    check_lives(L, room + 1, room + count);
+    group->is_given = true;
     return count;
 }
 

@@ -62,7 +62,8 @@ function memory:buffer(type, shape, options) end
 ---Waits: no; where memory is short it blocks to get some back.
 ---
 ---Errors: `OutOfBudget` (of their sum), `InvalidArgument` (also more than 1,024), `Unsupported`, `CaptureActive`, what
----the functions of `memory:on_oom` raise, those of memory.
+---the functions of `memory:on_oom` raise, those of memory (`DeviceLost` also where the device was lost while they were
+---made, and is there again).
 ---@param ... any[]
 ---@return gpulua.buffer ... As many as arguments.
 function memory:buffers(...) end
