@@ -757,6 +757,91 @@ static void test_leaving(gpulua_isolation isolation) {
     gpu_device_release(device);
 }
 
+/* ---- what changes while a call waits ---- */
+
+/* More than one record can depend on. */
+#define READS 256
+
+struct meanwhile {
+    struct worker worker;
+    struct gpu_block *block; /* of those that are read */
+    bool frees;              /* it; else a recorder holds it for a while */
+    _Atomic bool is_done;
+};
+
+/* While the other thread waits for the device, which is stopped. */
+static void *interfere(void *user) {
+    struct meanwhile *meanwhile = user;
+    struct worker *worker = &meanwhile->worker;
+    struct gpu_error error = {0};
+    struct gpu_recorder *held = NULL;
+    if (!begin(worker)) {
+        exit(1);
+    }
+    usleep(200000);
+    if (meanwhile->frees) {
+        gpu_block_free(meanwhile->block);
+    } else {
+        held = record(worker, meanwhile->block);
+        worker->failed += gpu_recorder_preflight(held, &error) != GPULUA_OK;
+    }
+    kill(gpu_device_pid(worker->device), SIGCONT);
+    usleep(held ? 200000 : 0);
+    meanwhile->is_done = true;
+    worker->failed += held && gpu_recorder_commit(held, NULL, &error) != GPULUA_OK;
+    gpu_recorder_release(held);
+    end(worker);
+    return NULL;
+}
+
+/* A recorder that reads more than one record can depend on waits in its preflight. */
+static void test_meanwhile(bool frees) {
+    struct gpu_device *device = open_device(GPULUA_ISOLATE_PROCESS, false);
+    struct worker writer = {.device = device};
+    struct gpu_error error = {0};
+    struct gpu_stream_info info = {0};
+    struct gpu_stream *stream = NULL;
+    struct gpu_block *blocks[READS];
+    struct gpu_recorder *recorder = NULL;
+    if (!begin(&writer) || gpu_stream_create(device, &info, &stream, &error)) {
+        exit(1);
+    }
+    for (int i = 0; i < READS; i++) {
+        blocks[i] = make(device, 4096);
+    }
+    kill(gpu_device_pid(device), SIGSTOP);
+    const struct gpu_submit write = {.stream = writer.stream}, read = {.stream = stream};
+    gpulua_status status = gpu_recorder_create(&read, GPU_RECORDER_STRICT, &recorder, &error);
+    for (int i = 0; i < READS; i++) {
+        struct gpu_ref ref = ref_of(blocks[i]);
+        uint32_t value = 1;
+        status = status ? status : gpu_work_fill(&write, &ref, &value, NULL, &error);
+        gpu_recorder_use(recorder, &ref, GPU_READ, "x");
+    }
+    struct meanwhile meanwhile = {
+        .worker = {.device = device}, .block = blocks[READS - 1], .frees = frees};
+    pthread_create(&meanwhile.worker.thread, NULL, interfere, &meanwhile);
+    status = status ? status : gpu_recorder_preflight(recorder, &error);
+    bool was_done = meanwhile.is_done;
+    if (frees) {
+        check(status == GPULUA_USE_AFTER_FREE, "what is freed while a preflight waits is noticed");
+    } else {
+        check(status == GPULUA_OK && was_done, "what is frozen while a preflight waits is so");
+        status = gpu_recorder_commit(recorder, NULL, &error);
+        check(status == GPULUA_OK, "and it is committed behind the other one");
+    }
+    gpu_recorder_release(recorder);
+    pthread_join(meanwhile.worker.thread, NULL);
+    check(meanwhile.worker.failed == 0, "and the other thread finds all well");
+    for (int i = 0; i < READS; i++) {
+        gpu_block_release(blocks[i]);
+    }
+    gpu_stream_release(stream);
+    end(&writer);
+    gpu_device_close(device, 1000);
+    gpu_device_release(device);
+}
+
 int main(void) {
     static const struct {
         gpulua_isolation isolation;
@@ -778,6 +863,8 @@ int main(void) {
     test_looking();
     test_fork_of_sleeper(GPULUA_ISOLATE_NONE);
     transport = "process";
+    test_meanwhile(true);
+    test_meanwhile(false);
     test_fork_of_sleeper(GPULUA_ISOLATE_PROCESS);
     test_fork_in_poll(GPULUA_ISOLATE_PROCESS, true,
                       "a fork waits for another thread's poll, and in the child all is over");

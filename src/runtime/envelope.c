@@ -90,6 +90,7 @@ gpulua_status gpu_envelope_begin(struct gpu_envelope *envelope, const struct gpu
     envelope->form = NULL;
     envelope->graph = NULL;
     envelope->is_repeat = false;
+    envelope->interludes = device->interludes;
     return GPULUA_OK;
 }
 
@@ -207,6 +208,10 @@ gpulua_status gpu_envelope_record(struct gpu_envelope *envelope, enum wire_opcod
         if (status) {
             return status;
         }
+    }
+    if (__builtin_expect(envelope->interludes != device->interludes, 0)) {
+        device->is_overtaken = true; /* what was checked may be freed, frozen, or of another life */
+        return gpu_error_set(error, GPULUA_STREAM_MISUSE, "'%s' was overtaken", envelope->label);
     }
     struct wire_record *built = (struct wire_record *)(void *)device->scratch;
     memset(built, 0, sizeof *built);

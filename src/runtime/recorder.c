@@ -273,6 +273,7 @@ static gpulua_status check_uses(const struct gpu_envelope *envelope, struct gpu_
 static gpulua_status wait_on_stream(struct gpu_recorder *recorder, struct gpu_error *error) {
     struct gpu_envelope *envelope = &recorder->envelope;
     struct wire_record *record;
+    envelope->interludes = recorder->stream->device->interludes;
     gpulua_status status = check_uses(envelope, error);
     if (status == GPULUA_OK) {
         status = gpu_recorder_check(envelope, error);
@@ -332,17 +333,21 @@ gpulua_status gpu_recorder_preflight(struct gpu_recorder *recorder, struct gpu_e
 /* Work may be on the stream already. */
 static gpulua_status note_uses(struct gpu_recorder *recorder, struct gpu_op **op,
                                struct gpu_error *error) {
+    struct gpu_device *device = recorder->stream->device;
     struct gpu_envelope *envelope = &recorder->envelope;
     struct wire_record *record;
-    gpulua_status status = gpu_device_check_open(recorder->stream->device, error);
-    if (status) {
-        return status; /* nothing runs there any more */
-    }
-    status = gpu_envelope_record(envelope, WIRE_OP_MARK, &record, error);
-    if (status == GPULUA_OK) {
-        status = gpu_envelope_submit(envelope, record, 0, op, error);
-    }
-    return status;
+    gpulua_status status;
+    do {
+        envelope->interludes = device->interludes;
+        status = check_open(recorder, "commit", error); /* a loss ends it, also in between */
+        if (status == GPULUA_OK) {
+            status = gpu_device_check_open(device, error); /* else nothing runs there any more */
+        }
+        if (status == GPULUA_OK) {
+            status = gpu_envelope_record(envelope, WIRE_OP_MARK, &record, error);
+        }
+    } while (status && gpu_share_wait(device, &status, error));
+    return status ? status : gpu_envelope_submit(envelope, record, 0, op, error);
 }
 
 gpulua_status gpu_recorder_commit(struct gpu_recorder *recorder, struct gpu_op **op,
@@ -377,7 +382,7 @@ gpulua_status gpu_recorder_commit(struct gpu_recorder *recorder, struct gpu_op *
             *op = NULL;
         }
     }
-    end(recorder);
+    gpu_recorder_cancel(recorder);
     return status;
 }
 
@@ -413,17 +418,17 @@ static void run_abandoned(struct gpu_device *device, struct gpu_deferred *deferr
 void gpu_recorders_leave(struct gpu_device *device, const struct gpu_seat *seat) {
     struct gpu_recorder *held = device->holding;
     while (held) {
+        if (held->seat != seat) {
+            held = held->next;
+            continue;
+        }
         struct gpu_error ignored = {0};
-        bool is_left = held->seat == seat;
-        device->stats.recorders_abandoned += is_left;
-        if (is_left && note_uses(held, NULL, &ignored)) {
+        device->stats.recorders_abandoned++;
+        if (note_uses(held, NULL, &ignored)) {
             gpu_error_finish(&ignored);
         }
-        struct gpu_recorder *next = held->next;
-        if (is_left) {
-            end(held);
-        }
-        held = next;
+        gpu_recorder_cancel(held);
+        held = device->holding; /* others may have gone meanwhile */
     }
 }
 

@@ -499,6 +499,7 @@ static void complete(struct gpu_device *device) {
     gpu_repeat_forget(device);
     device->state = GPU_DEVICE_OPEN;
     device->epoch++;
+    device->interludes++;
     device->block_ends++;
     device->stats.returns++;
     gpu_news_add(device, NULL);

@@ -105,6 +105,7 @@ uint32_t gpu_share_pause(struct gpu_device *device) {
     }
     uint32_t depth = share->depth;
     share->depth = 0;
+    device->interludes++;
     let_go(share);
     return depth;
 }
@@ -356,6 +357,11 @@ void gpu_share_tell(struct gpu_device *device) {
 /* ---- sleeping ---- */
 
 bool gpu_share_wait(struct gpu_device *device, gpulua_status *status, struct gpu_error *error) {
+    if (device->is_overtaken) {
+        device->is_overtaken = false;
+        gpu_error_finish(error);
+        return true;
+    }
     if (!device->share || !device->share->is_blocked) {
         return false;
     }

@@ -13,6 +13,7 @@
 #include "runtime/module.h"
 #include "runtime/op.h"
 #include "runtime/range.h"
+#include "runtime/seat.h"
 #include "runtime/share.h"
 #include "runtime/trace.h"
 #include "wire/link.h"
@@ -65,8 +66,8 @@ struct gpu_op {
     void *shadow;                /* the observer's */
     struct gpu_op_ref *ref;      /* while pending: a loose one; see op_ref.h */
     struct wire_reply *reply;    /* of requests: owned copy until the poll */
-    /* Requests: called once by the poll that ends it, before waiters fire. `reply` NULL: the device
-     * is gone. */
+    /* Requests: called once by the poll that ends it, before waiters. No reply: the device is gone.
+     */
     void (*on_reply)(struct gpu_op *op, void *user, const struct wire_reply *reply);
     void *on_reply_user;
     struct gpu_point deps_inline[GPU_OP_DEPS_INLINE];
@@ -306,36 +307,6 @@ struct gpu_flight {
     uint64_t block_last;                                  /* of what was forgotten last */
 };
 
-/* One object's place at a shared device (share.h). */
-struct gpu_seat {
-    struct gpu_device *device; /* retained */
-    struct gpu_seat *next;
-    uint64_t share_number;
-    uint32_t number;               /* given out once; UINT32_MAX: of nobody */
-    const _Atomic int *interrupt;  /* borrowed; NULL: none */
-    const struct gpu_tasks *tasks; /* borrowed; NULL: none */
-    int event_fd;                  /* owned: readable when somebody else's call woke it */
-    bool is_asleep, is_napping;    /* armed; and it is a call that sleeps, not a loop */
-    bool is_woken;                 /* event_fd is readable */
-    bool is_pressed;               /* listeners of it are due */
-    struct gpu_waiter *fired;      /* whose operations have ended, in that order */
-    struct gpu_waiter **fired_end; /* where the next one goes; unless there are none */
-};
-struct gpu_share {
-    struct gpu_fork fork;
-    pthread_mutex_t mutex;
-    _Atomic uintptr_t owner;   /* the thread that holds it; 0: nobody does */
-    uint32_t depth;            /* how often */
-    struct gpu_device *device; /* NULL: destroyed */
-    uint64_t number;           /* given out once */
-    struct gpu_seat *seats, *spare;
-    uint32_t seat_number_next;
-    uint32_t asleep_count;
-    struct gpu_import *returned; /* whose owners are told when the lock is let go of */
-    bool wants_arming;           /* before the lock is let go */
-    bool is_blocked; /* what was refused just now may be done when another seat's recorder ends */
-};
-
 /* What may take only so long (watchdog.h). */
 struct gpu_watchdog {
     int64_t term_ns; /* for each operation, from when nothing is in front of it; 0: any time */
@@ -410,6 +381,7 @@ struct gpu_device {
     uint32_t refs;
     uint8_t state; /* enum gpu_device_state */
     bool is_closing, is_polling, is_unfenced, is_checked;
+    bool is_overtaken; /* by an interlude: what was refused just now is asked for again */
     bool is_ordered;   /* check mode in which work is done when it is asked for */
     bool is_confined;  /* for kernels of anybody's, who may have its process */
     bool is_inherited; /* by fork: it is the parent's, and closed here (device.c) */
@@ -438,6 +410,7 @@ struct gpu_device {
     char *coredump_base; /* owned: a core dump is this and "-PID.core"; NULL: there are none */
     gpulua_isolation isolation;
     uint64_t epoch;
+    uint64_t interludes;    /* in which others may have undone what a call had checked */
     struct wire_link *link; /* owned; NULL once closed */
     /* Owned: after the close, while somebody still holds memory in the arena. A script may close
      * the device in the middle of a transfer, in a function that the transfer calls. */
@@ -592,7 +565,7 @@ static inline void gpu_share_touched(struct gpu_device *device) {
 void gpu_share_lost(struct gpu_device *device);
 /* Operations have ended: wakes those who sleep for that. */
 void gpu_share_tell(struct gpu_device *device);
-/* Something failed: was it for a recorder of another seat? Then sleeps for a while; try again. */
+/* Did it fail for a recorder of another seat (sleeps a while), or an interlude? Try again. */
 bool gpu_share_wait(struct gpu_device *device, gpulua_status *status, struct gpu_error *error);
 /* The caller's seat; NULL: the device is not shared, or the caller has none there. */
 struct gpu_seat *gpu_share_seat(const struct gpu_share *share);
@@ -844,6 +817,7 @@ struct gpu_envelope {
     int64_t asked_ns;          /* of traced devices: when it was begun */
     struct gpu_form *form;     /* borrowed: of what it launches; NULL: no kernel */
     struct gpu_graph *graph;   /* borrowed: which it launches; NULL: none */
+    uint64_t interludes;       /* the device's, before what it uses was checked */
 };
 /* Checks stream and device; makes room for one more op in flight (may block). */
 struct gpu_submit;
@@ -853,7 +827,7 @@ gpulua_status gpu_envelope_begin(struct gpu_envelope *envelope, const struct gpu
 gpulua_status gpu_work_use(struct gpu_envelope *envelope, const struct gpu_ref *ref, uint8_t access,
                            const char *what, struct gpu_error *error);
 /* Finds the waits; the record's header (zeroed but for opcode and waits) in scratch; its payload
- * goes to gpu_wire_record_payload. */
+ * goes to gpu_wire_record_payload. Refused behind an interlude: callers ask gpu_share_wait. */
 gpulua_status gpu_envelope_record(struct gpu_envelope *envelope, enum wire_opcode opcode,
                                   struct wire_record **record, struct gpu_error *error);
 /* ---- recorder.c ---- */
