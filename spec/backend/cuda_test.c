@@ -108,6 +108,20 @@ static void slabs(void) {
                   FAKE(int, handle_type) == 0,
               "without an exportable handle where that is not permitted");
     ops->slab_destroy(device, slab);
+    slab = NULL;
+    fail_next("cuMemSetAccess", 801, 0);
+    tap_check(&tap,
+              ops->slab_create(device, 1000, &slab, &address, &error) != GPULUA_OK &&
+                  slab == NULL && strstr(error.message, "cuMemSetAccess") != NULL &&
+                  FAKE(long, live) == before &&
+                  ops->slab_create(device, 1000, &slab, &address, &error) == GPULUA_OK,
+              "of no other kind of memory than the first slab");
+    ops->slab_destroy(device, slab);
+    ops->device_close(device);
+    FAKE(int, attribute_off) = 103; /* handles that can be exported */
+    device = open_device();
+    FAKE(int, attribute_off) = 0;
+    before = FAKE(long, live);
     fail_next("cuMemSetAccess", 801, 0);
     tap_check(&tap, ops->slab_create(device, 1000, &slab, &address, &error) == GPULUA_OK,
               "without the virtual-memory interface where that fails");

@@ -43,6 +43,7 @@ struct backend_device {
     uint32_t shared_bytes_default; /* of a block, before a kernel opts in to more */
     bool has_words;                /* streams can write 64-bit words */
     bool has_virtual;              /* the virtual-memory interface works */
+    bool has_virtual_slabs;        /* and has been used: all slabs are to be of one kind */
     bool has_export;               /* with handles that can be exported */
     bool has_prepared;             /* prepared launches work, and nobody switched them off */
     bool has_graphs;               /* the driver has all that graph.c calls */

@@ -82,19 +82,24 @@ fail_address:
 
 /* Falls back step by step where the machine does not let us (containers forbid exportable handles,
  * for one), and does not try again. Being out of memory is no reason to, nor is a capture that
- * nobody has told us of. */
+ * nobody has told us of. Copies in graphs are changed from one slab to another, which the driver
+ * refuses between two kinds of memory: what the first slab is, exportable or not, the others are.
+ */
 static gpulua_status slab_allocate(struct backend_device *device, uint64_t bytes,
                                    struct backend_slab *slab, struct backend_error *error) {
     const struct cuda_driver *cu = &device->cu;
     while (device->has_virtual) {
         gpulua_status status = virtual_create(device, bytes, device->has_export, slab, error);
         bool is_refused = status == GPULUA_CAPTURE_ACTIVE || status == GPULUA_CAPTURE_INVALIDATED;
+        device->has_virtual_slabs |= status == GPULUA_OK;
         if (status == GPULUA_OK || status == GPULUA_OUT_OF_MEMORY || status == GPULUA_DEVICE_LOST ||
             is_refused) {
             return status;
         }
         if (device->has_export) {
             device->has_export = false;
+        } else if (device->has_virtual_slabs) {
+            return status;
         } else {
             device->has_virtual = false;
         }

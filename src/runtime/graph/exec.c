@@ -77,7 +77,12 @@ static uint64_t kind_of_memory(const struct gpu_block *block) {
     while (memory && memory->upstream) {
         memory = memory->upstream;
     }
-    return where->is_foreign ? where->number : memory ? (uint64_t)(uintptr_t)memory->ops : 0;
+    /* What has come back in a later life may not be what its resource gives. */
+    bool is_restored = where->keeping != GPU_KEEP_NOTHING && where->device->epoch > 1 && memory &&
+                       memory->ops != where->device->memory->ops;
+    return where->is_foreign || is_restored ? where->number
+           : memory                         ? (uint64_t)(uintptr_t)memory->ops
+                                            : 0;
 }
 
 void gpu_graph_copy_kinds(const struct graph_body *body, const struct graph_node *node,
