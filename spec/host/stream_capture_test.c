@@ -3,6 +3,7 @@
  * once more on that. */
 #include <dlfcn.h>
 #include <pthread.h>
+#include <semaphore.h>
 #include <stdint.h>
 #include <unistd.h>
 
@@ -641,6 +642,71 @@ static void test_abandoned(void) {
     gpulua_buffer_release(x);
 }
 
+enum elsewhere { ANNOUNCED, BY_DRIVER, LEFT }; /* the last: it goes with the device */
+static struct {
+    enum elsewhere way;
+    void *native;
+    sem_t has_begun, is_to_end;
+} there;
+
+static void *capture_there(void *unused) {
+    gpulua_stream_capture *capture = NULL;
+    uintptr_t graph = 0;
+    void *made = NULL;
+    bool good = cu.cuCtxSetCurrent(context) == 0;
+    if (there.way == ANNOUNCED) {
+        capture = begin(there.native, GPULUA_CAPTURE_MODE_DEFAULT);
+    } else {
+        good = cu.cuStreamBeginCapture_v2(there.native, 1) == 0 && good;
+    }
+    sem_post(&there.has_begun);
+    sem_wait(&there.is_to_end);
+    if (there.way == ANNOUNCED) {
+        good = gpulua_stream_capture_end(g, capture, &graph) == GPULUA_OK && good;
+        gpulua_stream_capture_release(capture);
+        made = (void *)graph;
+    } else if (there.way == BY_DRIVER) {
+        good = cu.cuStreamEndCapture(there.native, &made) == 0 && good;
+    }
+    CHECK(good && (made == NULL || cu.cuGraphDestroy(made) == 0));
+    return unused;
+}
+
+/* The same where another thread captures the stream, which alone can end that: what needs what the
+ * recorder uses fails or waits for as long, and the device is well. */
+static void test_abandoned_elsewhere(enum elsewhere way) {
+    pthread_t thread;
+    gpulua_buffer *x = global_buffer(g, "x");
+    there.way = way;
+    sem_init(&there.has_begun, 0, 0);
+    sem_init(&there.is_to_end, 0, 0);
+    CHECK(run(g, "x:fill(1) dev:synchronize() ok = true"));
+    gpulua_recorder *r = recorder_on("s", &there.native);
+    gpulua_recorder_write(r, x, "x");
+    CHECK(gpulua_recorder_preflight(g, r) == GPULUA_OK);
+    pthread_create(&thread, NULL, capture_there, NULL);
+    sem_wait(&there.has_begun);
+    gpulua_recorder_release(r);
+    CHECK(run(g, "local e, m = code(x.read, x)\n"
+                 "ok = e == 'CaptureActive' and m:find('the host captures')"));
+    CHECK(run(g, "local e = code(gpu.timeout, 0.05, function() dev:synchronize() end)\n"
+                 "ok = e == 'Timeout'"));
+    CHECK(run(g, "y:fill(3) ok = y:read()[1] == 3") && driver_status(there.native) == ACTIVE);
+    if (way == LEFT) {
+        CHECK(run(g, "dev:close() ok = true"));
+    }
+    sem_post(&there.is_to_end);
+    pthread_join(thread, NULL);
+    if (way != LEFT) {
+        CHECK(driver_status(there.native) == NONE);
+        CHECK(run(g, "dev:synchronize() x:fill(4) ok = x:read()[1] == 4"));
+        CHECK(run(g, "s:use(function() x:fill(5) end) ok = x:read()[1] == 5"));
+    }
+    gpulua_buffer_release(x);
+    sem_destroy(&there.has_begun);
+    sem_destroy(&there.is_to_end);
+}
+
 /* The host's capture of its own stream takes in one of ours, by an event, and lets it go. */
 static void test_forked(void) {
     void *native = NULL, *event = NULL;
@@ -772,6 +838,14 @@ static void test_all(void) {
     }
     if (CHECK(rig_open())) {
         test_left_open();
+        rig_close();
+    }
+    if (CHECK(rig_open())) {
+        test_abandoned_elsewhere(ANNOUNCED);
+        if (is_fake) { /* a real driver breaks the capture when we try to end it */
+            test_abandoned_elsewhere(BY_DRIVER);
+            test_abandoned_elsewhere(LEFT);
+        }
         rig_close();
     }
 }

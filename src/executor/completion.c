@@ -145,8 +145,15 @@ struct executor_event *gpu_executor_event_next(struct wire_executor *executor, u
     return &stream->events[stream->event_count % stream->event_capacity];
 }
 
-/* An event behind the newest operation. False: the device is lost, for nobody could ever tell when
- * that is over. */
+/* A host that captures the stream, on a thread that only itself can end that on, lets none be
+ * recorded meanwhile. */
+static bool is_captured(gpulua_status status) {
+    return status == GPULUA_STREAM_MISUSE || status == GPULUA_CAPTURE_ACTIVE ||
+           status == GPULUA_CAPTURE_INVALIDATED;
+}
+
+/* An event behind the newest operation. False: it is owed for as long as the host captures the
+ * stream; or the device is lost, for nobody could ever tell when the operation is over. */
 static bool put_event(struct wire_executor *executor, uint32_t slot) {
     struct executor_stream *stream = executor->streams[slot];
     struct executor_event *event = gpu_executor_event_next(executor, slot);
@@ -166,7 +173,11 @@ static bool put_event(struct wire_executor *executor, uint32_t slot) {
         status = executor->ops->event_record(event->event, stream->stream, &error);
     }
     if (status != GPULUA_OK) {
-        lose_with(executor, "cannot record an event", &error);
+        stream->owes_event = is_captured(status);
+        if (!stream->owes_event) {
+            lose_with(executor, "cannot record an event", &error);
+        }
+        free(error.log);
         return false;
     }
     event->seq = stream->last_seq;
@@ -190,7 +201,7 @@ void gpu_executor_submitted(struct wire_executor *executor, uint32_t slot, uint6
                       executor->page_is_writable && !stream->is_foreign;
     stream->owes_event = owes_event && !executor->is_unsettled;
     stream->since_word += !owes_event || (flags & WIRE_FLAG_COVERS) == 0;
-    if (!owes_event && !put_event(executor, slot)) {
+    if (!owes_event && !put_event(executor, slot) && !stream->owes_event) {
         return;
     }
     if (prints) {
@@ -285,6 +296,19 @@ struct executor_event *gpu_executor_event_of(struct wire_executor *executor, uin
         }
     }
     return &stream->events[low % capacity];
+}
+
+gpulua_status gpu_executor_event_awaited(struct wire_executor *executor, uint32_t slot,
+                                         uint64_t seq, struct executor_event **event,
+                                         struct backend_error *error) {
+    *event = gpu_executor_event_of(executor, slot, seq);
+    const struct executor_stream *stream = executor->streams[slot];
+    return *event != NULL || stream == NULL || !stream->owes_event
+               ? GPULUA_OK
+               : gpu_backend_fail(
+                     error, GPULUA_CAPTURE_ACTIVE, 0,
+                     "what is to be waited for is on a stream that the host captures, "
+                     "on another thread, and is not known to be over before that ends");
 }
 
 bool gpu_executor_is_over(struct wire_executor *executor, uint32_t slot, uint64_t seq) {

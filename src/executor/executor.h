@@ -107,7 +107,8 @@ struct executor_stream {
     uint32_t since_word;           /* so many since then; launches of one graph count as one */
     uint64_t print_seq; /* newest launch whose text is not out yet; 0: none. While there is one, no
                            word is written: poll flushes first */
-    bool owes_event;    /* behind the newest operation there is none yet */
+    bool owes_event;    /* behind the newest operation there is none yet: it is of no use so far, or
+                           the host captures the stream */
     bool is_dirty;      /* in executor->dirty: work without a word behind it; where no words are
                            written, work that nobody knows the end of */
 };
@@ -442,7 +443,8 @@ void gpu_executor_submitted(struct wire_executor *executor, uint32_t slot, uint6
                             bool prints, unsigned flags);
 /* Before something else is put on the stream: the event that is owed. */
 void gpu_executor_settle(struct wire_executor *executor, uint32_t slot);
-/* The event that stands for (slot, seq) or for something later; NULL: nothing to wait for. */
+/* The event that stands for (slot, seq) or for something later; NULL: nothing to wait for, or there
+ * can be none yet. */
 struct executor_event *gpu_executor_event_of(struct wire_executor *executor, uint32_t slot,
                                              uint64_t seq);
 /* An event of the device's, counted in the page. */
@@ -454,6 +456,11 @@ struct executor_event *gpu_executor_event_next(struct wire_executor *executor, u
 /* Is it over? Asks the device if the page does not say so, and then says it in the page. */
 bool gpu_executor_is_over(struct wire_executor *executor, uint32_t slot, uint64_t seq);
 /* All that has been given to the device is over. */
+/* For who is to be behind it: NULL is nothing to wait for. CAPTURE_ACTIVE: there can be none yet.
+ */
+gpulua_status gpu_executor_event_awaited(struct wire_executor *executor, uint32_t slot,
+                                         uint64_t seq, struct executor_event **event,
+                                         struct backend_error *error);
 bool gpu_executor_is_idle(struct wire_executor *executor);
 /* Words behind the newest work of every stream, or a look at it: the ring has run dry. */
 void gpu_executor_words(struct wire_executor *executor);

@@ -141,10 +141,11 @@ gpulua_status gpu_executor_stream_give(struct wire_executor *executor,
     if (gpu_wire_page_done(executor->page, record->stream) >= record->u.foreign.seq) {
         return GPULUA_OK;
     }
-    const struct executor_event *event =
-        gpu_executor_event_of(executor, record->stream, record->u.foreign.seq);
+    struct executor_event *event;
+    gpulua_status status =
+        gpu_executor_event_awaited(executor, record->stream, record->u.foreign.seq, &event, error);
     return event == NULL
-               ? GPULUA_OK
+               ? status
                : executor->ops->stream_give(event->event, record->u.foreign.stream, error);
 }
 

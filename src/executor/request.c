@@ -242,6 +242,18 @@ static void take_open(struct wire_executor *executor, const struct wire_record *
     free(text);
 }
 
+/* Behind what lies in a capture of the host's there is no event: then for what is before it. */
+static bool must_wait(struct wire_executor *executor, uint32_t slot,
+                      const struct executor_stream *stream) {
+    if (gpu_executor_is_over(executor, slot, stream->last_seq)) {
+        return false;
+    }
+    uint64_t count = stream->event_count, last = stream->event_capacity - 1;
+    return !stream->owes_event ||
+           (count > 0 &&
+            !gpu_executor_is_over(executor, slot, stream->events[(count - 1) & last].seq));
+}
+
 /* All work is over, or the device is lost. A kernel that never ends keeps us here: under process
  * the script side kills us. */
 static void wait_for_work(struct wire_executor *executor) {
@@ -251,7 +263,7 @@ static void wait_for_work(struct wire_executor *executor) {
     for (uint32_t slot = 0; slot < executor->stream_limit; slot++) {
         struct executor_stream *stream = executor->streams[slot];
         uint64_t nap_ns = NAP_NS_MIN;
-        while (stream != NULL && !gpu_executor_is_over(executor, slot, stream->last_seq)) {
+        while (stream != NULL && must_wait(executor, slot, stream)) {
             struct backend_error error = {0};
             if (executor->ops->device_status(executor->device, &error) != GPULUA_OK) {
                 gpu_executor_lose(executor, error.driver_code, error.message);

@@ -251,13 +251,14 @@ static gpulua_status wait_for_others(struct wire_executor *executor,
             gpu_wire_page_done(executor->page, slot) >= stream->last_seq) {
             continue;
         }
-        const struct executor_event *event =
-            gpu_executor_event_of(executor, slot, stream->last_seq);
+        struct executor_event *event;
+        gpulua_status status =
+            gpu_executor_event_awaited(executor, slot, stream->last_seq, &event, error);
         if (event != NULL) {
-            gpulua_status status = executor->ops->stream_wait(launch->stream, event->event, error);
-            if (status != GPULUA_OK) {
-                return status;
-            }
+            status = executor->ops->stream_wait(launch->stream, event->event, error);
+        }
+        if (status != GPULUA_OK) {
+            return status;
         }
     }
     return GPULUA_OK;

@@ -21,7 +21,12 @@ static gpulua_status issue_waits(struct wire_executor *executor, const struct wi
             gpu_wire_page_done(executor->page, wait->stream) >= wait->seq) {
             continue;
         }
-        struct executor_event *event = gpu_executor_event_of(executor, wait->stream, wait->seq);
+        struct executor_event *event;
+        gpulua_status status =
+            gpu_executor_event_awaited(executor, wait->stream, wait->seq, &event, error);
+        if (status != GPULUA_OK) {
+            return status;
+        }
         if (event == NULL) {
             continue;
         }
@@ -36,7 +41,7 @@ static gpulua_status issue_waits(struct wire_executor *executor, const struct wi
             }
             continue;
         }
-        gpulua_status status = executor->ops->stream_wait(stream, event->event, error);
+        status = executor->ops->stream_wait(stream, event->event, error);
         if (status != GPULUA_OK) {
             return status;
         }
