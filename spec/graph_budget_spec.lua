@@ -1,6 +1,7 @@
 -- The device memory that graphs take by themselves counts towards the budget; who was launched longest ago goes first,
 -- and comes back when it is launched.
 
+local gpu = require "gpulua"
 local source = require "spec.graph_kernels"
 local support = require "spec.support"
 local first = support.first
@@ -164,6 +165,31 @@ describe("graphs and the budget", function()
     for i = 1, 3 do
       graphs[i]:close()
     end
+  end)
+
+  it("go when their launches are over, which is waited for as long as gpu.timeout lets", function()
+    support.wants_time(pending)
+    local dev <close>, graph, x, y, add = open()
+    local spin = dev:compile(support.spin_source).spin
+    local nodes = room(dev, graph)
+    support.under_way(0.3, function(seconds, seen)
+      local before = dev:stats().graph_evictions
+      local z <close> = dev:buffer("i32", 1):fill(0)
+      y:fill(0)
+      local slow <close> = dev:capture(function()
+        spin:launch(support.one, support.ticks(seconds), z, 1)
+        for _ = 1, nodes // 2 do add:launch(n, x, y, n, 1) end
+      end)
+      local op = slow:launch()
+      local function large() return dev:buffer("u8", budget - dev:stats().bytes_live - (1 << 20)) end
+      support.raises("Timeout", { "waiting for memory" }, gpu.timeout, 0.02, large)
+      local evictions, is_over = dev:stats().graph_evictions - before, op:done()
+      seen()
+      assert.are.same({ 0, false }, { evictions, is_over })
+      large():close()
+      assert.are.same({ true, 1 }, { op:done(), dev:stats().graph_evictions - before })
+      assert.equal(nodes // 2, first(y))
+    end)
   end)
 
   it("find room that garbage holds, whenever they need some", function()

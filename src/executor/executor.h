@@ -113,11 +113,20 @@ struct executor_stream {
                            written, work that nobody knows the end of */
 };
 
-/* A graph, or one that is being put together. */
+/* A node that could not be changed: each launch tries once more. */
 struct executor_bad_node {
     struct executor_bad_node *next;
     uint32_t node;
+    struct wire_record *record; /* owned: what it is to be */
 };
+
+/* An operation of a stream. */
+struct executor_use {
+    uint32_t stream;
+    uint64_t seq; /* 0: none */
+};
+
+/* A graph, or one that is being put together. */
 
 struct executor_graph {
     bool is_there, is_ready;
@@ -134,8 +143,9 @@ struct executor_graph {
     struct wire_record **records;  /* owned, each of them: where launches are verified by hashes */
     struct backend_error failure;  /* the first one, until GRAPH_END has told it; then of a node
                                       that could not be changed, until all of those are */
-    struct executor_bad_node *bad; /* owned: those */
-    bool fails_for_good;           /* there was no memory to say which */
+    struct executor_bad_node *bad; /* owned: those, in the order in which they have failed */
+    bool fails_for_good;           /* there was no memory to note which, or what it is to be */
+    struct executor_use last;      /* its newest launch or upload, which is behind those before */
 };
 
 /* A module or a graph whose end waits for work that may still use it. */
@@ -144,10 +154,7 @@ struct executor_grave {
     struct backend_module *module; /* NULL: a graph */
     struct backend_graph *graph;
     uint32_t count;
-    struct {
-        uint32_t stream;
-        uint64_t seq;
-    } uses[];
+    struct executor_use uses[];
 };
 
 /* Operations known to have failed, until the script side has drawn its conclusions. */
@@ -323,9 +330,11 @@ void gpu_executor_module_unload(struct wire_executor *executor, uint32_t number)
 /* Is the module that a record asks for there, since before it was asked for? Then it is the
  * script's from now on. What had its number before is gone, if it was nobody's. */
 bool gpu_executor_module_claim(struct wire_executor *executor, const struct wire_record *record);
-/* Ends the module or the graph when all that was submitted so far is over. */
-void gpu_executor_bury(struct wire_executor *executor, struct backend_module *module,
-                       struct backend_graph *graph);
+/* Ends the module when all that was submitted so far is over. */
+void gpu_executor_bury_module(struct wire_executor *executor, struct backend_module *module);
+/* Ends the graph when its last use is over, whatever else is under way. */
+void gpu_executor_bury_graph(struct wire_executor *executor, struct backend_graph *graph,
+                             struct executor_use last);
 void gpu_executor_graves_look(struct wire_executor *executor, bool all);
 void gpu_executor_arena_register(struct wire_executor *executor, const struct wire_record *record);
 /* Everything; the device's work is over or lost. */
@@ -447,6 +456,11 @@ void gpu_executor_settle(struct wire_executor *executor, uint32_t slot);
  * can be none yet. */
 struct executor_event *gpu_executor_event_of(struct wire_executor *executor, uint32_t slot,
                                              uint64_t seq);
+/* For who is to be behind it: NULL is nothing to wait for. CAPTURE_ACTIVE: there can be none yet.
+ */
+gpulua_status gpu_executor_event_awaited(struct wire_executor *executor, uint32_t slot,
+                                         uint64_t seq, struct executor_event **event,
+                                         struct backend_error *error);
 /* An event of the device's, counted in the page. */
 gpulua_status gpu_executor_event_make(struct wire_executor *executor, struct backend_event **event,
                                       struct backend_error *error);
@@ -456,11 +470,6 @@ struct executor_event *gpu_executor_event_next(struct wire_executor *executor, u
 /* Is it over? Asks the device if the page does not say so, and then says it in the page. */
 bool gpu_executor_is_over(struct wire_executor *executor, uint32_t slot, uint64_t seq);
 /* All that has been given to the device is over. */
-/* For who is to be behind it: NULL is nothing to wait for. CAPTURE_ACTIVE: there can be none yet.
- */
-gpulua_status gpu_executor_event_awaited(struct wire_executor *executor, uint32_t slot,
-                                         uint64_t seq, struct executor_event **event,
-                                         struct backend_error *error);
 bool gpu_executor_is_idle(struct wire_executor *executor);
 /* Words behind the newest work of every stream, or a look at it: the ring has run dry. */
 void gpu_executor_words(struct wire_executor *executor);

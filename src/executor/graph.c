@@ -91,45 +91,55 @@ static gpulua_status begin_node(struct wire_executor *executor, struct executor_
     return executor->ops->graph_node(row->graph, deps, record->wait_count, error);
 }
 
+static void forget_bad(struct executor_bad_node **link) {
+    struct executor_bad_node *bad = *link;
+    *link = bad->next;
+    free(bad->record);
+    free(bad);
+}
+
 /* Launches fail as long as there are nodes that could not be changed: until each of them is. */
-static void note_patch(struct executor_graph *row, uint32_t node, gpulua_status status,
-                       struct backend_error *error) {
+static void note_patch(struct executor_graph *row, const struct wire_record *record,
+                       gpulua_status status, struct backend_error *error) {
     struct executor_bad_node **link = &row->bad;
-    while (*link != NULL && (*link)->node != node) {
+    while (*link != NULL && (*link)->node != (uint32_t)record->seq) {
         link = &(*link)->next;
     }
-    struct executor_bad_node *bad = *link;
-    if (status == GPULUA_OK && bad != NULL) {
-        *link = bad->next;
-        free(bad);
-        if (row->bad == NULL && !row->fails_for_good) {
-            gpu_backend_error_init(&row->failure);
-        }
-    } else if (status != GPULUA_OK) {
+    if (*link != NULL) {
+        forget_bad(link);
+    }
+    if (status != GPULUA_OK) {
         note_failure(row, error);
-        if (bad == NULL && (bad = malloc(sizeof *bad)) != NULL) {
-            *bad = (struct executor_bad_node){.next = row->bad, .node = node};
-            row->bad = bad;
+        struct wire_record *copy = copy_record(record);
+        struct executor_bad_node *bad = copy != NULL ? malloc(sizeof *bad) : NULL;
+        if (bad == NULL) {
+            row->fails_for_good = true;
+            free(copy);
+            return;
         }
-        row->fails_for_good |= bad == NULL;
+        while (*link != NULL) {
+            link = &(*link)->next;
+        }
+        *bad = (struct executor_bad_node){.node = (uint32_t)record->seq, .record = copy};
+        *link = bad;
+    } else if (row->bad == NULL && !row->fails_for_good) {
+        gpu_backend_error_init(&row->failure);
     }
 }
 
 /* What a node of a graph that is there does from the next launch on. */
-static void patch(struct wire_executor *executor, struct executor_graph *row,
-                  const struct wire_record *record) {
+static gpulua_status patch(struct wire_executor *executor, struct executor_graph *row,
+                           const struct wire_record *record, struct backend_error *error) {
     uint32_t node = (uint32_t)record->seq;
-    struct backend_error error;
-    gpu_backend_error_init(&error);
     gpulua_status status;
     if (node >= row->bodies[0].node_count) {
-        status = gpu_backend_fail(&error, GPULUA_INVALID_ARGUMENT, 0,
+        status = gpu_backend_fail(error, GPULUA_INVALID_ARGUMENT, 0,
                                   "node %" PRIu32 " of a graph that has %" PRIu32, node,
                                   row->bodies[0].node_count);
     } else if (executor->verify != NULL) {
         struct wire_record *copy = copy_record(record);
         status = copy != NULL ? GPULUA_OK
-                              : gpu_backend_fail(&error, GPULUA_OUT_OF_MEMORY, 0,
+                              : gpu_backend_fail(error, GPULUA_OUT_OF_MEMORY, 0,
                                                  "no host memory for a node");
         if (copy != NULL) {
             uint32_t at = gpu_executor_records_find(row, node);
@@ -138,13 +148,30 @@ static void patch(struct wire_executor *executor, struct executor_graph *row,
         }
     } else {
         bool prints = false, is_launch = record->opcode == WIRE_OP_LAUNCH;
-        status = executor->ops->graph_patch(row->graph, node, is_launch, &error);
+        status = executor->ops->graph_patch(row->graph, node, is_launch, error);
         if (status == GPULUA_OK) {
-            status = gpu_executor_do(executor, record, row->stream, &prints, &error);
-            status = executor->ops->graph_patched(row->graph, status, &error);
+            status = gpu_executor_do(executor, record, row->stream, &prints, error);
+            status = executor->ops->graph_patched(row->graph, status, error);
         }
     }
-    note_patch(row, node, status, &error);
+    return status;
+}
+
+/* What they failed with may have passed, as when there was no memory. */
+static void patch_again(struct wire_executor *executor, struct executor_graph *row) {
+    struct backend_error error;
+    if (!row->fails_for_good) {
+        gpu_backend_error_init(&row->failure);
+    }
+    for (struct executor_bad_node **link = &row->bad; *link != NULL;) {
+        gpu_backend_error_init(&error);
+        if (patch(executor, row, (*link)->record, &error) == GPULUA_OK) {
+            forget_bad(link);
+        } else {
+            note_failure(row, &error);
+            link = &(*link)->next;
+        }
+    }
 }
 
 static gpulua_status put_node(struct wire_executor *executor, struct executor_graph *row,
@@ -171,16 +198,17 @@ void gpu_executor_graph_node(struct wire_executor *executor, const struct wire_r
         gpu_executor_lose(executor, 0, "a command record makes no sense");
         return;
     }
+    struct backend_error error;
+    gpu_backend_error_init(&error);
+    gpulua_status status;
     if (row != NULL && row->is_ready) {
-        patch(executor, row, record);
+        status = patch(executor, row, record, &error);
+        note_patch(row, record, status, &error);
         return;
     }
     if (row == NULL || row->failure.status != GPULUA_OK) {
         return;
     }
-    struct backend_error error;
-    gpu_backend_error_init(&error);
-    gpulua_status status;
     if ((uint32_t)record->seq != row->node_count) {
         status = gpu_backend_fail(&error, GPULUA_INVALID_ARGUMENT, 0,
                                   "node %" PRIu32 " of a graph that has %" PRIu32,
@@ -232,10 +260,13 @@ gpulua_status gpu_executor_graph_launch(struct wire_executor *executor,
                                         const struct wire_record *record,
                                         struct backend_stream *stream, bool *prints,
                                         struct backend_error *error) {
-    const struct executor_graph *row = row_of(executor, record->object);
+    struct executor_graph *row = row_of(executor, record->object);
     if (row == NULL || !row->is_ready) {
         return gpu_backend_fail(error, GPULUA_INVALID_ARGUMENT, 0, "graph %" PRIu32 " is not there",
                                 record->object);
+    }
+    if (__builtin_expect(row->failure.status != GPULUA_OK, 0)) {
+        patch_again(executor, row);
     }
     if (row->failure.status != GPULUA_OK) {
         *error = row->failure;
@@ -246,6 +277,7 @@ gpulua_status gpu_executor_graph_launch(struct wire_executor *executor,
                    ? GPULUA_OK
                    : gpu_executor_records_run(executor, row, record, stream, prints, error);
     }
+    row->last = (struct executor_use){record->stream, record->seq};
     if (record->opcode == WIRE_OP_GRAPH_UPLOAD) {
         return executor->ops->graph_upload(stream, row->graph, error);
     }
@@ -265,13 +297,12 @@ void gpu_executor_graph_destroy(struct wire_executor *executor, uint32_t number)
     }
     free(row->records);
     while (row->bad != NULL) {
-        struct executor_bad_node *bad = row->bad;
-        row->bad = bad->next;
-        free(bad);
+        forget_bad(&row->bad);
     }
     struct backend_graph *graph = row->graph;
+    struct executor_use last = row->last;
     *row = (struct executor_graph){0};
     if (graph != NULL) {
-        gpu_executor_bury(executor, NULL, graph);
+        gpu_executor_bury_graph(executor, graph, last);
     }
 }

@@ -289,32 +289,49 @@ static void forget_module_objects(struct wire_executor *executor, uint32_t numbe
     }
 }
 
-void gpu_executor_bury(struct wire_executor *executor, struct backend_module *module,
-                       struct backend_graph *graph) {
-    uint32_t count = 0;
-    struct executor_grave *grave =
-        malloc(sizeof *grave + executor->stream_limit * sizeof grave->uses[0]);
-    for (uint32_t slot = 0; grave != NULL && slot < executor->stream_limit; slot++) {
-        const struct executor_stream *stream = executor->streams[slot];
-        if (stream != NULL && gpu_wire_page_done(executor->page, slot) < stream->last_seq) {
-            grave->uses[count].stream = slot;
-            grave->uses[count].seq = stream->last_seq;
-            count++;
-        }
+/* NULL: no memory, and what is to be buried stays until the device is closed. */
+static struct executor_grave *grave_make(uint32_t use_limit) {
+    struct executor_grave *grave = malloc(sizeof *grave + use_limit * sizeof grave->uses[0]);
+    if (grave != NULL) {
+        *grave = (struct executor_grave){.next = NULL};
     }
-    if (grave == NULL) {
-        return; /* no memory: it stays until the device is closed */
-    }
-    grave->module = module;
-    grave->graph = graph;
-    grave->count = count;
-    grave->next = NULL;
+    return grave;
+}
+
+static void bury(struct wire_executor *executor, struct executor_grave *grave) {
     struct executor_grave **link = &executor->graves;
     while (*link != NULL) {
         link = &(*link)->next;
     }
     *link = grave;
     gpu_executor_graves_look(executor, false);
+}
+
+void gpu_executor_bury_module(struct wire_executor *executor, struct backend_module *module) {
+    struct executor_grave *grave = grave_make(executor->stream_limit);
+    if (grave == NULL) {
+        return;
+    }
+    grave->module = module;
+    for (uint32_t slot = 0; slot < executor->stream_limit; slot++) {
+        const struct executor_stream *stream = executor->streams[slot];
+        if (stream != NULL && gpu_wire_page_done(executor->page, slot) < stream->last_seq) {
+            grave->uses[grave->count++] = (struct executor_use){slot, stream->last_seq};
+        }
+    }
+    bury(executor, grave);
+}
+
+void gpu_executor_bury_graph(struct wire_executor *executor, struct backend_graph *graph,
+                             struct executor_use last) {
+    struct executor_grave *grave = grave_make(1);
+    if (grave == NULL) {
+        return;
+    }
+    grave->graph = graph;
+    grave->uses[0] = last;
+    grave->count = last.seq != 0;
+    bury(executor, grave);
 }
 
 /* A module that has come after a graph in the list may be one of the graph's: it stays as long. */
@@ -356,7 +373,7 @@ void gpu_executor_module_unload(struct wire_executor *executor, uint32_t number)
     *row = (struct executor_module){0};
     forget_module_objects(executor, number);
     if (module != NULL) {
-        gpu_executor_bury(executor, module, NULL);
+        gpu_executor_bury_module(executor, module);
     }
 }
 

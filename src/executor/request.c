@@ -503,6 +503,9 @@ static void take_device_request(struct wire_executor *executor, const struct wir
     uint32_t body_bytes = 0;
     char *text = NULL;
     bool is_told = push_range(record);
+    if (executor->graves != NULL) { /* whose memory may be what it needs */
+        gpu_executor_graves_look(executor, false);
+    }
     memset(&body, 0, sizeof body);
     switch (record->opcode) {
     case WIRE_OP_SLAB_CREATE:

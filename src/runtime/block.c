@@ -475,8 +475,9 @@ static gpulua_status allocate(struct gpu_memory *memory, struct gpu_memory_reque
         return status;
     }
     status = gpu_memory_try_again(memory, request, true, grant, error);
-    return status == GPULUA_OUT_OF_MEMORY ? gpu_memory_try_evicting(memory, request, grant, error)
-                                          : status;
+    return status == GPULUA_OUT_OF_MEMORY
+               ? gpu_memory_try_evicting(memory, request, -1, grant, error)
+               : status;
 }
 
 /* Memory in the order of a stream is there behind what is on that stream: the allocation counts as

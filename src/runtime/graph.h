@@ -117,9 +117,16 @@ void gpu_graph_release(struct gpu_graph *graph);
 struct gpu_pool *gpu_graph_pool(const struct gpu_graph *graph); /* borrowed */
 struct gpu_device *gpu_graph_device(const struct gpu_graph *graph);
 void gpu_graph_info(const struct gpu_graph *graph, struct gpu_graph_info *info);
-/* Ends for the device, not for scripts, the graph that was launched longest ago: its next launch
- * makes it anew there. False: there is none. */
-bool gpu_graphs_evict(struct gpu_device *device);
+/* Ends for the device, not for scripts, the graph that was launched longest ago, of those whose
+ * launches are over, which gives its memory back at once: its next launch makes it anew there.
+ * Where none of them is over, waits for one, for so long (negative: until it is). False: there is
+ * none, or *status, of that wait, is set. */
+bool gpu_graphs_evict(struct gpu_device *device, int64_t patience_ns, struct gpu_error *error,
+                      gpulua_status *status);
+/* The same behind OutOfMemory, before that is tried again: what *status and *error say is over
+ * then. False: it is to be told, or what the wait failed with. */
+bool gpu_graphs_evict_for(gpulua_status *status, struct gpu_device *device, int64_t patience_ns,
+                          struct gpu_error *error);
 /* All nodes as one operation on submit->stream, behind what conflicts with any of them. With
  * submit->capture its nodes become that capture's. UseAfterFree: a block of it was freed.
  * OutOfBudget: it is not there any more, and there is no room for it. Blocks while the ring is full

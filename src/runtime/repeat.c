@@ -49,12 +49,15 @@ static void keep_waits(struct gpu_repeat *repeat, const struct gpu_waits *waits)
 void gpu_repeat_commit(struct gpu_stream *stream, const struct gpu_envelope *envelope,
                        uint64_t seq) {
     struct gpu_repeat *repeat = &stream->device->repeat;
+    const struct gpu_point point = {.slot = stream->slot, .seq = seq};
+    if (envelope->graph) {
+        envelope->graph->made.last = point;
+    }
     if (envelope->is_repeat) {
         repeat->point.seq = seq;
         repeat->is_owed = true;
         return;
     }
-    const struct gpu_point point = {.slot = stream->slot, .seq = seq};
     gpu_repeat_settle(stream->device); /* its waits may have been found before others came */
     gpu_hazards_commit(point, envelope->uses, envelope->use_count);
     repeat->is_known = envelope->graph && repeat->uses == envelope->uses &&
@@ -190,6 +193,7 @@ void gpu_repeat_end(struct gpu_device *device) {
     device->submits_since_poll += count;
     graph->replays += count;
     graph->made.used_at = device->graph_clock += count;
+    graph->made.last = repeat->point;
     struct gpu_stats *stats = &device->stats;
     stats->replays += count;
     stats->records += count;

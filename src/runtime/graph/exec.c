@@ -1,7 +1,8 @@
 /* What the device has of a graph: sent to the executor when it is made, and once more when it is
  * launched after it had to go. It takes memory of the device, which counts towards the budget. When
- * that, or the device's memory, is used up, the graphs go that were launched longest ago; what they
- * are is known here, so that they can come back. */
+ * that, or the device's memory, is used up, graphs go one by one, each when its launches are over:
+ * so its memory is there for who has asked, and no more go than are needed. What they are is known
+ * here, so that they can come back. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -255,14 +256,14 @@ gpulua_status gpu_graph_send(struct gpu_graph *graph, struct gpu_error *error) {
             return status;
         }
         graph->made.used_at = ++device->graph_clock;
+        graph->made.last = (struct gpu_point){.seq = 0};
         status = send_all(graph, &totals, error);
         if (!graph->made.is_there) {
             gpu_graph_unsend(graph);
         }
-        if (status != GPULUA_OUT_OF_MEMORY || !gpu_graphs_evict(device)) {
+        if (!gpu_graphs_evict_for(&status, device, -1, error)) {
             return status;
         }
-        gpu_error_finish(error);
     }
 }
 
@@ -280,15 +281,81 @@ void gpu_graph_unsend(struct gpu_graph *graph) {
     unreserve(graph);
 }
 
-bool gpu_graphs_evict(struct gpu_device *device) {
+/* ---- making room ---- */
+
+static bool is_running(const struct gpu_graph *graph) {
+    const struct gpu_device *device = graph->device;
+    struct gpu_point last = graph->made.last;
+    return last.seq > device->done[last.slot] && device->link &&
+           last.seq > gpu_wire_page_done(device->link->page, last.slot) &&
+           gpu_op_find_pending(device, last);
+}
+
+/* NULL: the device has none whose launches are over. */
+static struct gpu_graph *find_oldest(const struct gpu_device *device) {
     struct gpu_graph *oldest = NULL;
     for (struct gpu_graph *graph = device->graphs; graph; graph = graph->next) {
         bool is_older = !oldest || graph->made.used_at < oldest->made.used_at;
-        oldest = graph->made.is_there && is_older ? graph : oldest;
+        bool may_go = graph->made.is_there && !is_running(graph);
+        oldest = may_go && is_older ? graph : oldest;
     }
+    return oldest;
+}
+
+/* What nobody waits for may be over without anybody knowing. False: nothing runs. */
+static bool want_launches(struct gpu_device *device) {
+    bool runs = false;
+    for (struct gpu_graph *graph = device->graphs; graph; graph = graph->next) {
+        if (graph->made.is_there && is_running(graph)) {
+            gpu_op_want(gpu_op_find_pending(device, graph->made.last));
+            runs = true;
+        }
+    }
+    return runs && !device->is_polling;
+}
+
+/* Until a launch is over, or for so long (negative: that is all). */
+static gpulua_status wait_for_launch(struct gpu_device *device, int64_t patience_ns,
+                                     struct gpu_graph **oldest, struct gpu_error *error) {
+    int64_t begun_ns = gpu_blocked_begin(device), start_ns = gpu_clock_ns(), left_ns = -1;
+    gpulua_status status = GPULUA_OK;
+    while (!(*oldest = find_oldest(device)) && want_launches(device)) {
+        (void)gpu_device_poll(device);
+        left_ns = patience_ns < 0 ? -1 : start_ns + patience_ns - gpu_clock_ns();
+        if ((*oldest = find_oldest(device)) || (patience_ns >= 0 && left_ns <= 0) ||
+            (status = gpu_memory_check_wait(device, error))) {
+            break;
+        }
+        gpu_device_nap(device, left_ns);
+        (void)gpu_device_poll(device);
+    }
+    gpu_blocked_end(device, "memory of graphs", begun_ns);
+    return status;
+}
+
+bool gpu_graphs_evict(struct gpu_device *device, int64_t patience_ns, struct gpu_error *error,
+                      gpulua_status *status) {
+    struct gpu_graph *oldest = find_oldest(device);
+    *status = oldest ? GPULUA_OK : wait_for_launch(device, patience_ns, &oldest, error);
     if (oldest) {
         gpu_graph_unsend(oldest);
         device->stats.graph_evictions++;
     }
     return oldest;
+}
+
+bool gpu_graphs_evict_for(gpulua_status *status, struct gpu_device *device, int64_t patience_ns,
+                          struct gpu_error *error) {
+    struct gpu_error waited = {0};
+    gpulua_status wait_status = GPULUA_OK;
+    bool has_room = *status == GPULUA_OUT_OF_MEMORY &&
+                    gpu_graphs_evict(device, patience_ns, &waited, &wait_status);
+    if (has_room || wait_status) {
+        gpu_error_finish(error);
+    }
+    if (wait_status) {
+        *status = wait_status;
+        *error = waited;
+    }
+    return has_room;
 }

@@ -175,7 +175,8 @@ gpulua_status gpu_account_reserve(struct gpu_account *account, const uint64_t *r
                 status = wait_for_room(account, retiring_bytes, device, byte_count, error);
             }
             while (status == GPULUA_OK && account == &device->account &&
-                   account->used_bytes > limit - byte_count && gpu_graphs_evict(device)) {}
+                   account->used_bytes > limit - byte_count &&
+                   gpu_graphs_evict(device, -1, error, &status)) {}
             device->stats.recoveries +=
                 status == GPULUA_OK && account->used_bytes <= limit - byte_count;
         }

@@ -45,11 +45,11 @@ gpulua_status gpu_memory_try_again(struct gpu_memory *memory, struct gpu_memory_
 }
 
 gpulua_status gpu_memory_try_evicting(struct gpu_memory *memory, struct gpu_memory_request *request,
-                                      struct gpu_grant *grant, struct gpu_error *error) {
+                                      int64_t patience_ns, struct gpu_grant *grant,
+                                      struct gpu_error *error) {
     struct gpu_device *device = memory->device;
     gpulua_status status = GPULUA_OUT_OF_MEMORY;
-    while (status == GPULUA_OUT_OF_MEMORY && gpu_graphs_evict(device)) {
-        gpu_error_finish(error);
+    while (gpu_graphs_evict_for(&status, device, patience_ns, error)) {
         status = gpu_memory_allocate(memory, request, grant, error);
     }
     device->stats.recoveries += status == GPULUA_OK;
@@ -87,6 +87,13 @@ static gpulua_status ask_hooks(struct policy_memory *memory, struct gpu_memory_r
     return status;
 }
 
+gpulua_status gpu_memory_check_wait(struct gpu_device *device, struct gpu_error *error) {
+    if (gpu_device_is_interrupted(device)) {
+        return gpu_error_set(error, GPULUA_INTERRUPTED, "interrupted while waiting for memory");
+    }
+    return gpu_time_is_told(device, "waiting for memory", error) ? GPULUA_TIMEOUT : GPULUA_OK;
+}
+
 static gpulua_status wait_for_memory(struct policy_memory *memory,
                                      struct gpu_memory_request *request, struct gpu_grant *grant,
                                      struct gpu_error *error) {
@@ -95,16 +102,10 @@ static gpulua_status wait_for_memory(struct policy_memory *memory,
     gpulua_status status = GPULUA_OUT_OF_MEMORY;
     int64_t left_ns;
     while (status == GPULUA_OUT_OF_MEMORY && (left_ns = end_ns - gpu_clock_ns()) > 0) {
-        if (gpu_device_is_interrupted(device)) {
+        struct gpu_error ended = {0};
+        if ((status = gpu_memory_check_wait(device, &ended))) {
             gpu_error_finish(error);
-            status =
-                gpu_error_set(error, GPULUA_INTERRUPTED, "interrupted while waiting for memory");
-            break;
-        }
-        if (gpu_time_is_up(device)) {
-            gpu_error_finish(error);
-            (void)gpu_time_is_told(device, "waiting for memory", error);
-            status = GPULUA_TIMEOUT;
+            *error = ended;
             break;
         }
         gpu_device_want_any(device);
@@ -139,8 +140,10 @@ static gpulua_status policy_allocate(struct gpu_memory *base, struct gpu_memory_
         status = memory->policy == GPU_OOM_FREE ? ask_hooks(memory, request, grant, error)
                                                 : wait_for_memory(memory, request, grant, error);
     }
+    /* Who waits for memory has done so already. */
+    int64_t patience_ns = memory->policy == GPU_OOM_FREE ? -1 : WAIT_NAP_NS;
     return status == GPULUA_OUT_OF_MEMORY && !is_injected
-               ? gpu_memory_try_evicting(base->upstream, request, grant, error)
+               ? gpu_memory_try_evicting(base->upstream, request, patience_ns, grant, error)
                : status;
 }
 

@@ -116,11 +116,15 @@ void gpu_memory_pinned_tell(struct gpu_memory *pinned);
 gpulua_status gpu_memory_recover(struct gpu_device *device, struct gpu_memory_request *request,
                                  struct gpu_error *error);
 /* Behind OutOfMemory: with all that comes free so, and if it may wait, with what is freed but in
- * use; then with what graphs have on the device. A recovery only if it works. */
+ * use; then with what graphs have on the device, one after the other, waiting for each at most so
+ * long (negative: until it is over). A recovery only if it works. */
 gpulua_status gpu_memory_try_again(struct gpu_memory *memory, struct gpu_memory_request *request,
                                    bool may_wait, struct gpu_grant *grant, struct gpu_error *error);
 gpulua_status gpu_memory_try_evicting(struct gpu_memory *memory, struct gpu_memory_request *request,
-                                      struct gpu_grant *grant, struct gpu_error *error);
+                                      int64_t patience_ns, struct gpu_grant *grant,
+                                      struct gpu_error *error);
+/* Does a wait for memory end? Interrupted, Timeout. */
+gpulua_status gpu_memory_check_wait(struct gpu_device *device, struct gpu_error *error);
 /* The oldest retiring block's last use is over; false: nothing retires. May block. */
 bool gpu_device_wait_retiring(struct gpu_device *device, struct gpu_error *error,
                               gpulua_status *status);
