@@ -11,12 +11,16 @@ local function once(pending)
   end
 end
 
--- A folder with an interpreter that is this script.
+-- A folder with an interpreter that is this script, and a tree with these specs, of which only the names matter. The
+-- command runs the suite there.
+local files <const> = { "spec/lost_spec.lua", "spec/op_spec.lua", "spec/resource_spec.lua", "spec/update_spec.lua",
+  "spec/wait_spec.lua", "spec/why_spec.lua", "spec/deep/inner_spec.lua" }
 local function with_interpreter(script)
   local folder = built.folder()
   support.write_file(folder .. "/gpulua", "#!/bin/sh\nfor last; do :; done\n" .. script)
-  os.execute("chmod +x " .. folder .. "/gpulua")
-  return folder
+  built.runs("chmod +x %s/gpulua && mkdir -p %s/tree/spec/deep && cd %s/tree && touch spec/support.lua %s", folder,
+    folder, folder, table.concat(files, " "))
+  return folder, ("cd %s/tree && BUILD=%s sh %s/tools/test.sh"):format(folder, folder, lfs.currentdir())
 end
 
 describe("tools/test.sh", function()
@@ -45,7 +49,7 @@ describe("tools/test.sh", function()
 
   it("runs each file on each transport by itself, says what failed, and adds up", function()
     once(pending)
-    local folder = with_interpreter [[
+    local folder, suite = with_interpreter [[
       echo "$GPULUA_ISOLATE ${GPULUA_CHECK:-0} $last" >> "$GPULUA_BUILD/ran"
       case $GPULUA_ISOLATE:${GPULUA_CHECK:-0}:$last in
       none:0:*/wait_spec.lua) echo "what went wrong"; echo "1 passed, 2 failed, 0 skipped"; exit 1 ;;
@@ -55,12 +59,7 @@ describe("tools/test.sh", function()
       *) echo "2 passed, 0 failed, 1 skipped" ;;
       esac
     ]]
-    local output, status = built.run([[: > %s/ran
-      BUILD=%s ISOLATE="none process" DEVICE=cpu NVRTC_CHECK= TEST_JOBS=2 sh tools/test.sh]], folder, folder)
-    local files = {}
-    for name in lfs.dir "spec" do
-      files[#files + 1] = name:match "_spec%.lua$" and "spec/" .. name or nil
-    end
+    local output, status = built.run("export ISOLATE='none process' DEVICE=cpu NVRTC_CHECK= TEST_JOBS=2\n" .. suite)
     local ran = {}
     for line in io.lines(folder .. "/ran") do
       assert.is_nil(ran[line], line)
@@ -71,7 +70,12 @@ describe("tools/test.sh", function()
         assert.truthy(ran[("%s 0 %s"):format(isolate, file)], file)
       end
       assert.truthy(ran[isolate .. " 1 spec/update_spec.lua"])
+      ran[isolate .. " 1 spec/update_spec.lua"] = nil
+      for _, file in ipairs(files) do
+        ran[("%s 0 %s"):format(isolate, file)] = nil
+      end
     end
+    assert.is_nil(next(ran))
     os.execute("rm -r " .. folder)
     assert.equal(1, status)
     assert.truthy(output:find("--- spec/wait_spec.lua on cpu, none failed\nwhat went wrong\n", 1, true), output)
@@ -84,7 +88,7 @@ describe("tools/test.sh", function()
 
   it("runs C programs as well, several at a time, and then the specs", function()
     once(pending)
-    local folder = with_interpreter [[
+    local folder, suite = with_interpreter [[
       echo "$last" >> "$GPULUA_BUILD/ran"
       echo "1 passed, 0 failed, 0 skipped"
     ]]
@@ -98,9 +102,9 @@ describe("tools/test.sh", function()
         echo "10 passed, 0 failed, 1 skipped"
       ]]):format(name, other, other):gsub("FOLDER", folder), nil)
     end
-    local output, status = built.run([[chmod +x %s/first %s/second; : > %s/ran
-      BUILD=%s ISOLATE=thread DEVICE=cpu NVRTC_CHECK= TEST_JOBS=2 sh tools/test.sh %s/first %s/second]],
-      folder, folder, folder, folder, folder, folder)
+    local output, status = built.run([[chmod +x %s/first %s/second
+      export ISOLATE=thread DEVICE=cpu NVRTC_CHECK= TEST_JOBS=2
+      %s %s/first %s/second]], folder, folder, suite, folder, folder)
     local ran, at = {}, {}
     for line in io.lines(folder .. "/ran") do
       ran[#ran + 1] = line
@@ -108,6 +112,7 @@ describe("tools/test.sh", function()
     end
     os.execute("rm -r " .. folder)
     assert.equal(0, status, output)
+    assert.equal(2 + #files + 1, #ran) -- and those of check mode
     assert.truthy(at[folder .. "/first"] <= 2 and at[folder .. "/second"] <= 2, table.concat(ran, "\n"))
     assert.equal(("%d passed, 0 failed, 2 skipped"):format(20 + #ran - 2), output:match "([^\n]*)\n$")
     assert.truthy(output:find("first: 10 passed, 0 failed, 1 skipped\n", 1, true), output)
@@ -115,32 +120,31 @@ describe("tools/test.sh", function()
 
   it("runs what counts a GPU's memory behind all others", function()
     once(pending)
-    local folder = with_interpreter [[
+    local folder, suite = with_interpreter [[
       echo "$GPULUA_ISOLATE $last" >> "$GPULUA_BUILD/ran"
       echo "1 passed, 0 failed, 0 skipped"
     ]]
-    local _, status = built.run([[: > %s/ran
-      BUILD=%s ISOLATE="none process" DEVICE=cuda TEST_JOBS=3 sh tools/test.sh]], folder, folder)
+    local _, status = built.run("export ISOLATE='none process' DEVICE=cuda TEST_JOBS=3\n" .. suite)
     assert.equal(0, status)
     local ran = support.read_file(folder .. "/ran")
     os.execute("rm -r " .. folder)
     local last = "none spec/resource_spec.lua\nprocess spec/resource_spec.lua\n"
     assert.equal(last, ran:sub(-#last))
     assert.equal(2, select(2, ran:gsub("resource_spec", "")))
+    assert.equal(2 * (#files + 1), select(2, ran:gsub("\n", "")))
   end)
 
   it("runs what a filter leaves, which is something", function()
     once(pending)
-    local folder = with_interpreter [[
+    local folder, suite = with_interpreter [[
       case $*:$last in
       *--filter=wanted*:*/wait_spec.lua) echo "2 passed, 0 failed, 0 skipped" ;;
       *) echo "0 passed, 0 failed, 0 skipped" ;;
       esac
     ]]
     local function filtered(filter)
-      return built.run([[
-        BUILD=%s ISOLATE=none DEVICE=cpu NVRTC_CHECK= BUSTED_FLAGS=--filter=%s sh tools/test.sh | tail -n 2]],
-        folder, filter)
+      return built.run("export ISOLATE=none DEVICE=cpu NVRTC_CHECK= BUSTED_FLAGS=--filter=%s\n(%s) | tail -n 2", filter,
+        suite)
     end
     assert.truthy(filtered("wanted"):find "2 passed, 0 failed, 0 skipped\n$")
     assert.equal("--- no test was run\n0 passed, 1 failed, 0 skipped\n", (filtered "other"))

@@ -61,6 +61,17 @@ timed() {
     wait "$running"
 }
 
+# A name for a file: with - where / are, in $flat. By the shell itself, for this is done for each run by everybody.
+flatten() {
+    flat=$1
+    while :; do
+        case $flat in
+        */*) flat=${flat%%/*}-${flat#*/} ;;
+        *) break ;;
+        esac
+    done
+}
+
 # run NAME LOG COMMAND...: runs it and counts. A run that ended badly without saying what failed is a failure itself.
 run() {
     name=$1 log=$2
@@ -76,7 +87,7 @@ run() {
     "124 "* | "137 "*) ending="no end within $TEST_TIMEOUT_S s" ;;
     *) ending="exit status $status" ;;
     esac
-    line=$(grep -aE '^[0-9]+ passed, [0-9]+ failed, [0-9]+ skipped$' "$log" | tail -n 1)
+    line=$(LC_ALL=C sed -n -E '/^[0-9]+ passed, [0-9]+ failed, [0-9]+ skipped$/h; ${ g; p; }' "$log")
     # What failed is said by the run itself.
     case $line in
     *" 0 failed,"* | '') ;;
@@ -108,7 +119,7 @@ run() {
             fi
             echo "---"
         else
-            grep -aE '^skipped |^ok .*# SKIP' "$log" | sed 's/^/    /'
+            LC_ALL=C sed -n -E '/^skipped |^ok .*# SKIP/s/^/    /p' "$log"
         fi
         echo "$name: $1 passed, $run_failed failed, $5 skipped"
     } > "$log.said"
@@ -126,7 +137,8 @@ fi
 run_program() {
     name=${1#"$BUILD"/}
     # A test program lies in a folder of its own, where the executor is not looked for.
-    run "$name" "$logs/$(echo "$name" | tr / -).log" env GPULUA_EXECUTOR="$build_path/gpulua-exec" "$1"
+    flatten "$name"
+    run "$name" "$logs/$flat.log" env GPULUA_EXECUTOR="$build_path/gpulua-exec" "$1"
 }
 
 # Once, on the CPU device: the specs' kernels are collected for NVRTC.
@@ -146,12 +158,13 @@ first=
 
 # run_specs TRANSPORT FILE
 run_specs() {
-    log=$logs/$1-$(basename "$2" .lua).log
+    base=${2##*/}
+    log=$logs/$1-${base%.lua}.log
     name="$2 on $DEVICE, $1" file=$2
     set -- GPULUA_ISOLATE="$1"
     if [ -n "$kernels" ] && [ "$1" = GPULUA_ISOLATE=none ]; then
-        mkdir -p "$kernels/$(basename "$file")"
-        set -- "$@" GPULUA_KERNELS="$kernels/$(basename "$file")"
+        mkdir -p "$kernels/$base"
+        set -- "$@" GPULUA_KERNELS="$kernels/$base"
         helper=--helper=tools/kernels_seen.lua
     else
         helper=
@@ -177,7 +190,8 @@ run_checked() {
 run_kernels() {
     waited=0
     for file in $files; do
-        while [ ! -e "$logs/taken/none:$(echo "$file" | tr / -)/over" ] && [ "$waited" -lt "$TEST_TIMEOUT_S" ]; do
+        flatten "none:$file"
+        while [ ! -e "$logs/taken/$flat/over" ] && [ "$waited" -lt "$TEST_TIMEOUT_S" ]; do
             sleep 1
             waited=$((waited + 1))
         done
@@ -221,7 +235,9 @@ done
 # Each takes the next one that nobody has taken.
 take_jobs() {
     for job in $jobs; do
-        taken=$logs/taken/$(echo "$job" | tr / -)
+        flatten "$job"
+        taken=$logs/taken/$flat
+        [ ! -e "$taken" ] || continue
         mkdir "$taken" 2> /dev/null || continue
         case $job in
         program:*) run_program "${job#program:}" ;;
@@ -250,7 +266,8 @@ running=$takers
 wait
 running=
 for job in $jobs; do
-    [ ! -e "$logs/taken/$(echo "$job" | tr / -)/over" ] || continue
+    flatten "$job"
+    [ ! -e "$logs/taken/$flat/over" ] || continue
     echo "--- $job was not run to its end"
     echo "0 1 0" >> "$logs/counts"
 done
