@@ -87,15 +87,17 @@ describe("hosts:", function()
 
   it_("cpp-host.cpp, from C++11 on, with every compiler that is here", function()
     local first
+    local seen = {} -- one has more than one name: once
     for _, compiler in ipairs { cxx, "g++", "clang++" } do
-      for _, standard in ipairs { 11, 14, 17, 20 } do
-        if os.execute(("command -v %s > /dev/null"):format(compiler)) then
-          first = host(("%s -std=c++%d"):format(compiler, standard), hosts .. "cpp-host.cpp", "cpp-host")
-          assert.equal(shown "cpp-host", built.runs("GPULUA_DEVICE=cpu; export GPULUA_DEVICE; %s", first))
-        end
+      local path = built.run("readlink -f \"$(command -v %s)\" || echo %s", compiler, compiler)
+      local is_new = not seen[path] and os.execute(("command -v %s > /dev/null"):format(compiler))
+      seen[path] = true
+      for _, standard in ipairs(is_new and { 11, 14, 17, 20 } or {}) do
+        first = host(("%s -std=c++%d"):format(compiler, standard), hosts .. "cpp-host.cpp", "cpp-host")
+        assert.equal(shown "cpp-host", built.runs("GPULUA_DEVICE=cpu; export GPULUA_DEVICE; %s", first))
       end
     end
-    said(first)
+    said(assert(first))
   end)
 
   it_("cuda-host.c shares memory, streams and a context of its own", function()
