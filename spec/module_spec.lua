@@ -250,6 +250,37 @@ describe("compile", function()
     end
   end)
 
+  it("has the object that check mode's modules are linked with made anew where it is damaged", function()
+    if support.isolation() ~= "none" or support.is_gpu() then
+      pending "once is enough, on the CPU device"
+      return
+    end
+    for _, compiler in ipairs { "g++", "clang++" } do
+      local cache = ("%s/cache-hooks-%s"):format(folder, compiler)
+      local number = 0
+      local function compile()
+        number = number + 1
+        local output = support.script(([[
+          local dev <close> = require "gpulua".device("cpu", { check = true })
+          local op = dev:compile('extern "C" __global__ void value(int *x) { x[%d] = 1; }').value
+            :launch(1, dev:buffer("i32", 1))
+          print(select(2, op:join()).code)]]):format(number), ("GPULUA_CXX=%s GPULUA_CACHE=%s"):format(compiler, cache))
+        assert.equal("OutOfBounds\n", output)
+        local path = support.command(("find %s -name '*.o'"):format(cache)):gsub("\n$", "")
+        return path, #assert(support.read_file(path))
+      end
+      if select(2, support.command("command -v " .. compiler)) == 0 then
+        local path, size = compile()
+        assert.truthy(size > 10000, size)
+        for _, bytes in ipairs { 100, size // 2, size } do
+          assert(os.execute(("truncate -s %d %s"):format(bytes == size and 0 or bytes, path)))
+          assert(os.execute(("truncate -s %d %s"):format(bytes, path))) -- or nothing but zeros
+          assert.are.same({ path, size }, { compile() }, ("%s: %d bytes"):format(compiler, bytes))
+        end
+      end
+    end
+  end)
+
   local two_compilations = [=[
     local dev <close> = require "gpulua".device()
     local x = dev:buffer("i32", 1)

@@ -205,19 +205,20 @@ void gpu_cpu_flags_add(struct job *job, struct text *text) {
     }
 }
 
-/* Does it begin as compilers have it? gcc passes over what does not, and takes its time. */
-static bool is_precompiled(const struct job *job, const char *path) {
+/* Is the file there, and does it begin with these four? */
+static bool begins_with(const char *path, const char *wanted) {
     char begin[4] = "";
     FILE *file = fopen(path, "re");
     bool is_it = file != NULL && fread(begin, sizeof begin, 1, file) == 1 &&
-                 memcmp(begin, job->compiler.is_clang ? "CPCH" : "gpch", sizeof begin) == 0;
+                 memcmp(begin, wanted, sizeof begin) == 0;
     if (file != NULL) {
         fclose(file);
     }
     return is_it;
 }
 
-/* Or it crashed, for which that may be the reason, too. */
+/* Of the hooks, too, whose name begins as its own does. Or it crashed, for which that may be the
+ * reason. */
 static bool blames_precompiled(const struct job *job, const char *log) {
     const char *const words[] = {strrchr(job->precompiled, '/') + 1, "PCH file", "AST file",
                                  "internal compiler error", "PLEASE submit a bug report"};
@@ -229,14 +230,43 @@ static bool blames_precompiled(const struct job *job, const char *log) {
     return false;
 }
 
+/* Has the compiler make a file in the shim's folder of a header, by arguments that lack the two. */
+static bool header_compile(struct job *job, struct arguments *arguments, const char *header,
+                           const char *path) {
+    char making[CPU_PATH_BYTES + 128];
+    if ((size_t)snprintf(making, sizeof making, "%s/" CACHE_TEMPORARY_PREFIX "XXXXXX",
+                         job->shim_folder) >= sizeof making) {
+        return false;
+    }
+    int file = mkstemp(making);
+    if (file < 0) {
+        return false;
+    }
+    close(file);
+    argument_add(arguments, "-o");
+    argument_add(arguments, making);
+    argument_add(arguments, header);
+    struct cpu_process process;
+    struct stat facts;
+    bool ok = gpu_cpu_process_run(arguments->list, "", 0, &process);
+    if (ok) {
+        ok = process.exit_code <= 0 && stat(making, &facts) == 0 && facts.st_size > 0 &&
+             rename(making, path) == 0;
+        gpu_cpu_process_free(&process);
+    }
+    if (!ok) {
+        unlink(making);
+    }
+    return ok;
+}
+
 /* The precompiled shim for this compiler, made when it is not there. False: there is none, and the
  * plain header has to do; so it is for flags of the user's own, which could be any number, and
  * where nobody else would find it. gcc
  * looks for it by itself in gpulua_cuda.h.gch/. */
 static bool precompiled_make(struct job *job, char *path, size_t path_bytes) {
     struct arguments arguments = {.count = 0};
-    char header[CPU_PATH_BYTES + 32], folder[CPU_PATH_BYTES + 64], making[CPU_PATH_BYTES + 128];
-    char processor[8192];
+    char header[CPU_PATH_BYTES + 32], folder[CPU_PATH_BYTES + 64], processor[8192];
     if (job->flag_count > 0 || job->has_own_folder) {
         return false;
     }
@@ -260,35 +290,15 @@ static bool precompiled_make(struct job *job, char *path, size_t path_bytes) {
     bytes[count++] = strlen(job->compiler.identity);
     struct gpu_cache_key key;
     gpu_cache_key_init(&key, parts, bytes, count);
-    if ((size_t)snprintf(path, path_bytes, "%s/%.32s", folder, key.hex) >= path_bytes ||
-        (size_t)snprintf(making, sizeof making, "%s/" CACHE_TEMPORARY_PREFIX "XXXXXX",
-                         job->shim_folder) >= sizeof making) {
+    if ((size_t)snprintf(path, path_bytes, "%s/%.32s", folder, key.hex) >= path_bytes) {
         return false;
     }
-    if (is_precompiled(job, path)) {
+    /* gcc passes over one that does not begin so, and takes its time. */
+    if (begins_with(path, job->compiler.is_clang ? "CPCH" : "gpch")) {
         return true;
     }
     mkdir(folder, 0700);
-    int file = mkstemp(making);
-    if (file < 0) {
-        return false;
-    }
-    close(file);
-    argument_add(&arguments, "-o");
-    argument_add(&arguments, making);
-    argument_add(&arguments, header);
-    struct cpu_process process;
-    struct stat facts;
-    bool ok = gpu_cpu_process_run(arguments.list, "", 0, &process);
-    if (ok) {
-        ok = process.exit_code <= 0 && stat(making, &facts) == 0 && facts.st_size > 0 &&
-             rename(making, path) == 0;
-        gpu_cpu_process_free(&process);
-    }
-    if (!ok) {
-        unlink(making);
-    }
-    return ok;
+    return header_compile(job, &arguments, header, path);
 }
 
 static void *file_read(const char *path, size_t *byte_count) {
@@ -314,6 +324,7 @@ static void shim_add(struct job *job, struct arguments *arguments) {
     if (job->header[0] == '\0') {
         snprintf(job->header, sizeof job->header, "%s/gpulua_cuda.h", job->shim_folder);
         job->has_precompiled = precompiled_make(job, job->precompiled, sizeof job->precompiled);
+        job->hooks[0] = '\0';
     }
     bool is_named = job->has_precompiled && job->compiler.is_clang;
     argument_add(arguments, job->compiler.path);
@@ -322,6 +333,27 @@ static void shim_add(struct job *job, struct arguments *arguments) {
     code_flags_add(job, arguments);
     argument_add(arguments, is_named ? "-include-pch" : "-include");
     argument_add(arguments, is_named ? job->precompiled : job->header);
+}
+
+/* What check mode's code calls: an object beside the precompiled shim, because compiling that takes
+ * longer than most kernels; where there is none, it is compiled with the kernel. */
+static void hooks_add(struct job *job, struct arguments *arguments) {
+    char header[CPU_PATH_BYTES + 32];
+    snprintf(header, sizeof header, "%s/gpulua_hooks.h", job->shim_folder);
+    if (job->has_precompiled && job->hooks[0] == '\0') {
+        struct arguments making = {.count = 0};
+        snprintf(job->hooks, sizeof job->hooks, "%s.o", job->precompiled);
+        shim_add(job, &making);
+        argument_add(&making, "-c");
+        if (!begins_with(job->hooks, "\177ELF") &&
+            !header_compile(job, &making, header, job->hooks)) {
+            job->hooks[0] = '\0';
+        }
+    }
+    if (job->hooks[0] == '\0') {
+        argument_add(arguments, "-include");
+        argument_add(arguments, header);
+    }
 }
 
 /* "-DNAME(x)=VALUE" as a line of the source: on the command line the shim would see it, too. */
@@ -404,6 +436,9 @@ static gpulua_status code_make(struct job *job, const struct text *text, bool is
              job->compiler.is_clang ? "-Wframe-larger-than" : "-Werror=frame-larger-than",
              is_watched ? stack_bytes / 4 * 3 : stack_bytes / 4);
     shim_add(job, &arguments);
+    if (job->is_checked) {
+        hooks_add(job, &arguments);
+    }
     argument_add(&arguments, frame);
     if (job->compiler.is_clang) {
         argument_add(&arguments, "-Werror=frame-larger-than");
@@ -431,8 +466,14 @@ static gpulua_status code_make(struct job *job, const struct text *text, bool is
     }
     close(file);
     argument_add(&arguments, object);
-    static const char *const inputs[] = {"-", "-lm", "-lc", "-lgcc"};
-    arguments_add(&arguments, inputs, sizeof inputs / sizeof *inputs);
+    argument_add(&arguments, "-");
+    if (job->hooks[0] != '\0') {
+        argument_add(&arguments, "-x");
+        argument_add(&arguments, "none");
+        argument_add(&arguments, job->hooks);
+    }
+    static const char *const libraries[] = {"-lm", "-lc", "-lgcc"};
+    arguments_add(&arguments, libraries, sizeof libraries / sizeof *libraries);
     struct cpu_process process;
     if (!gpu_cpu_process_run(arguments.list, text->bytes, text->length, &process)) {
         gpulua_status status = not_run(job);
@@ -446,6 +487,7 @@ static gpulua_status code_make(struct job *job, const struct text *text, bool is
         blames_precompiled(job, process.log)) {
         gpu_cpu_process_free(&process);
         unlink(job->precompiled);
+        unlink(job->hooks);
         job->header[0] = '\0';
         job->is_made_anew = true;
         return code_make(job, text, is_watched, code, code_bytes, log);

@@ -36,7 +36,8 @@ struct job {
     char header[CPU_PATH_BYTES + 32]; /* the shim; "" until it was needed */
     char precompiled[CPU_PATH_BYTES + 256];
     bool has_precompiled;
-    bool is_made_anew; /* it was damaged */
+    char hooks[CPU_PATH_BYTES + 260]; /* check mode's, as an object; "": none, or not yet */
+    bool is_made_anew;                /* one of them was damaged */
     struct cpu_source rewritten;
 };
 

@@ -9,7 +9,7 @@
  *   order.c    which threads are ordered    shadow.c  bytes and who accessed them last
  *
  * Kernels are compiled with the host compiler's thread-sanitizer instrumentation, but its runtime
- * is not linked: shim/gpulua_check.h has its entry points, which ask the services of the context.
+ * is not linked: shim/gpulua_hooks.h has its entry points, which ask the services of the context.
  *
  * All of it is on the executor's thread: a checked device has no workers, and does its work when
  * it is asked for (schedule.h). So what is told of slabs and blocks meets work that was enqueued

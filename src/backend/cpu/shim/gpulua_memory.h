@@ -18,8 +18,10 @@ GPULUA_X(__stwb) GPULUA_X(__stcg) GPULUA_X(__stcs) GPULUA_X(__stwt)
 
 #ifdef GPULUA_CHECKED
 #define GPULUA_LIBRARY __attribute__((used, noinline, visibility("hidden"), no_sanitize("thread")))
+#define GPULUA_OPERATOR __attribute__((used, weak)) // gpulua_hooks.h has them, too
 #else
 #define GPULUA_LIBRARY
+#define GPULUA_OPERATOR __attribute__((used))
 #endif
 extern "C" {
 GPULUA_LIBRARY void *memcpy(void *, const void *, size_t) noexcept;
@@ -29,22 +31,22 @@ GPULUA_LIBRARY void free(void *) noexcept;
 }
 
 // Of this module only: it is loaded with its symbols local and bound to itself.
-__attribute__((used)) void *operator new(size_t bytes) {
+GPULUA_OPERATOR void *operator new(size_t bytes) {
     return malloc(bytes);
 }
-__attribute__((used)) void *operator new[](size_t bytes) {
+GPULUA_OPERATOR void *operator new[](size_t bytes) {
     return malloc(bytes);
 }
-__attribute__((used)) void operator delete(void *address) noexcept {
+GPULUA_OPERATOR void operator delete(void *address) noexcept {
     free(address);
 }
-__attribute__((used)) void operator delete[](void *address) noexcept {
+GPULUA_OPERATOR void operator delete[](void *address) noexcept {
     free(address);
 }
-__attribute__((used)) void operator delete(void *address, size_t) noexcept {
+GPULUA_OPERATOR void operator delete(void *address, size_t) noexcept {
     free(address);
 }
-__attribute__((used)) void operator delete[](void *address, size_t) noexcept {
+GPULUA_OPERATOR void operator delete[](void *address, size_t) noexcept {
     free(address);
 }
 inline void *operator new(size_t, void *place) noexcept { return place; }

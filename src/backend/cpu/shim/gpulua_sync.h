@@ -29,7 +29,7 @@ class source_location {
 #define GPULUA_PLACE const char *file = __builtin_FILE(), unsigned line = __builtin_LINE()
 #define GPULUA_PLACE_GIVEN file, line, 0
 #endif
-extern "C" { // gpulua_check.h
+extern "C" { // gpulua_hooks.h
 void gpulua_note_barrier(cpu_context *context, const char *file, unsigned line, unsigned column);
 void gpulua_note_warp(cpu_context *context);
 }
