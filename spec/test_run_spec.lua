@@ -86,6 +86,24 @@ describe("tools/test.sh", function()
     assert.equal(("%d passed, 5 failed, %d skipped"):format(2 * fine + 1 + 5, fine), output:match "([^\n]*)\n$")
   end)
 
+  it("runs on the first transport alone what that is enough for", function()
+    once(pending)
+    local folder, suite = with_interpreter [[
+      echo "$GPULUA_ISOLATE ${GPULUA_CHECK:-0} ${ONCE:-} $last" >> "$GPULUA_BUILD/ran"
+      echo "1 passed, 0 failed, 0 skipped"
+    ]]
+    local output, status = built.run(
+      "export ISOLATE='process thread' ONCE='inner why' DEVICE=cpu NVRTC_CHECK= TEST_JOBS=2\n" .. suite)
+    local ran = support.read_file(folder .. "/ran")
+    os.execute("rm -r " .. folder)
+    assert.equal(0, status, output)
+    for _, file in ipairs(files) do -- no suite within this one hears of it
+      assert.truthy(ran:find("process 0  " .. file, 1, true), file)
+      assert.equal(file:find "inner" == nil and file:find "why" == nil,
+        ran:find("thread 0  " .. file, 1, true) ~= nil, file)
+    end
+  end)
+
   it("runs C programs as well, several at a time, and then the specs", function()
     once(pending)
     local folder, suite = with_interpreter [[
