@@ -529,15 +529,21 @@ static void test_fork_of_sleeper(gpulua_isolation isolation) {
 
 /* A poll of another thread's, which begins before a fork and goes on while it waits. */
 static _Atomic bool is_polling, may_end;
-static bool ends_at_fork; /* or not before the fork is over */
+static bool ends_at_fork;              /* or not before the fork is over */
+static struct gpu_block *half_changed; /* as it would be in the middle of a change of lists */
 
 static void poll_long(struct wire_link *link) {
     watched.poll = ops_before->poll;
     ops_before->poll(link);
+    struct gpu_block *previous = half_changed->previous;
+    if (!ends_at_fork) {
+        half_changed->previous = (void *)(uintptr_t)8;
+    }
     is_polling = true;
     while (!may_end) {
         usleep(1000);
     }
+    half_changed->previous = previous;
     usleep(50000); /* in which a fork that does not wait is over */
 }
 
@@ -567,6 +573,17 @@ static void test_fork_in_poll(gpulua_isolation isolation, bool at_fork, const ch
     }
     struct gpu_op *op =
         gpu_request_expect(device, ++device->request_number_next, "never", NULL, NULL);
+    const struct gpu_block_info info = {.byte_count = 4096};
+    struct gpu_block *other_block = NULL;
+    half_changed = make(device, 4096);
+    other_block = make(device, 4096);
+    const struct gpu_submit submit = {.stream = main_worker.stream};
+    const struct gpu_ref ref = ref_of(half_changed);
+    struct gpu_op *filled = NULL;
+    uint32_t value = 1;
+    if (gpu_work_fill(&submit, &ref, &value, &filled, &error)) {
+        exit(1);
+    }
     if (!has_handler) { /* called before those of the device, which has been opened before */
         pthread_atfork(before_fork, NULL, NULL);
         has_handler = true;
@@ -583,6 +600,13 @@ static void test_fork_in_poll(gpulua_isolation isolation, bool at_fork, const ch
     if (pid == 0) {
         alarm(PATIENCE_S);
         bool has_failed = gpu_op_wait(op, -1, &error) == GPULUA_OK && op->state == GPU_OP_FAILED;
+        gpu_op_release(filled);
+        gpu_block_close(half_changed);
+        has_failed &= gpu_block_create(device, &info, &other_block, &error) == GPULUA_CLOSED;
+        gpu_block_release(other_block);
+        end(&main_worker);
+        gpu_device_close(device, 1000);
+        gpu_device_release(device);
         /* By no way that a sanitizer hears of: to it the parent's thread is one that nobody joins.
          */
         syscall(SYS_exit_group, has_failed ? 0 : 1);
@@ -592,6 +616,9 @@ static void test_fork_in_poll(gpulua_isolation isolation, bool at_fork, const ch
     pthread_join(other.thread, NULL);
     check(is_well && op->state == GPU_OP_PENDING, name);
     op->is_replied = true;
+    gpu_op_release(filled);
+    gpu_block_release(half_changed);
+    gpu_block_release(other_block);
     end(&main_worker);
     gpu_device_close(device, 1000);
     gpu_device_release(device);

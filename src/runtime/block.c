@@ -302,7 +302,7 @@ void gpu_block_release(struct gpu_block *block) {
     if (!block) {
         return;
     }
-    GPU_ENTER(block->device);
+    GPU_ENTER_WHOLE(block->device);
     if (--block->refs > 0 || block->is_deferred) {
         return;
     }
@@ -314,7 +314,7 @@ void gpu_block_close(struct gpu_block *block) {
     if (!block) {
         return;
     }
-    GPU_ENTER(block->device);
+    GPU_ENTER_WHOLE(block->device);
     if (block->refs > 1 || block->is_deferred) {
         gpu_block_release(block);
     } else {
@@ -346,7 +346,7 @@ void gpu_block_export_end(struct gpu_block *block) {
 }
 
 void gpu_block_free(struct gpu_block *block) {
-    GPU_ENTER(block->device);
+    GPU_ENTER_WHOLE(block->device);
     bool is_graphs = block->is_temporary && block->home && !block->twin; /* and not the script's */
     if (!block->is_freed && !is_graphs) {
         retire(block);

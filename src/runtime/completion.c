@@ -676,7 +676,7 @@ static uint32_t end_inherited(struct gpu_device *device) {
 }
 
 uint32_t gpu_device_poll(struct gpu_device *device) {
-    GPU_ENTER(device);
+    GPU_ENTER_WHOLE(device, 0);
     if (device->is_polling) {
         return 0;
     }

@@ -295,7 +295,9 @@ static gpulua_status open_device(struct gpu_device *device, const struct gpu_dev
 static void in_child(struct gpu_fork *fork) {
     struct gpu_device *device =
         (struct gpu_device *)(void *)((char *)fork - offsetof(struct gpu_device, fork));
-    gpu_repeat_end(device);
+    if (!device->is_torn) {
+        gpu_repeat_end(device);
+    }
     device->is_inherited = device->is_closing = true;
     device->state = GPU_DEVICE_CLOSED;
     device->link = NULL;
@@ -503,7 +505,7 @@ void gpu_device_release(struct gpu_device *device) {
     if (!device) {
         return;
     }
-    GPU_ENTER(device);
+    GPU_ENTER_WHOLE(device);
     if (device->refs-- > 1) {
         return;
     }

@@ -296,7 +296,7 @@ static bool is_idle(const struct gpu_ref *ref, bool for_write) {
 }
 
 bool gpu_ref_is_idle(const struct gpu_ref *ref, bool for_write) {
-    GPU_ENTER(ref->block->device);
+    GPU_ENTER_WHOLE(ref->block->device, true);
     gpu_repeat_settle(ref->block->device);
     struct gpu_ref refs[2];
     uint32_t count = refs_of(ref, refs);
@@ -327,7 +327,7 @@ static struct gpu_op *pending_of(const struct gpu_ref *ref, bool for_write) {
 }
 
 struct gpu_op *gpu_ref_pending(const struct gpu_ref *ref, bool for_write) {
-    GPU_ENTER(ref->block->device);
+    GPU_ENTER_WHOLE(ref->block->device, NULL);
     (void)gpu_device_poll(ref->block->device);
     gpu_repeat_settle(ref->block->device);
     struct gpu_ref refs[2];
@@ -359,7 +359,7 @@ static struct gpu_failure *failure_of(const struct gpu_ref *ref) {
 
 bool gpu_ref_failure(const struct gpu_ref *ref, struct gpu_error *error) {
     struct gpu_device *device = ref->block->device;
-    GPU_ENTER(device);
+    GPU_ENTER_WHOLE(device, false);
     gpu_repeat_settle(device);
     struct gpu_ref refs[2];
     uint32_t count = refs_of(ref, refs);
@@ -383,7 +383,7 @@ static bool is_cut_at(const struct gpu_history *history, uint64_t byte_offset) {
 
 void gpu_ref_overwritten(const struct gpu_ref *ref) {
     struct gpu_device *device = ref->block->device;
-    GPU_ENTER(device);
+    GPU_ENTER_WHOLE(device);
     const struct gpu_use use = {.block = ref->block,
                                 .byte_begin = ref->byte_offset,
                                 .byte_end = ref->byte_offset + ref->byte_count,

@@ -415,7 +415,7 @@ void gpu_module_release(struct gpu_module *module) {
     if (!module) {
         return;
     }
-    GPU_ENTER(module->device);
+    GPU_ENTER_WHOLE(module->device);
     if (--module->refs > 0 || module->is_deferred) {
         return;
     }
@@ -819,7 +819,7 @@ void gpu_kernel_release(struct gpu_kernel *kernel) {
     if (!kernel) {
         return;
     }
-    GPU_ENTER(kernel->module->device);
+    GPU_ENTER_WHOLE(kernel->module->device);
     if (--kernel->refs == 0) {
         destroy_kernel(kernel);
     }

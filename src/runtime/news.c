@@ -154,7 +154,7 @@ bool gpu_device_next_news(struct gpu_device *device, struct gpu_news **seen,
 }
 
 void gpu_device_leave_news(struct gpu_device *device, struct gpu_news **seen) {
-    GPU_ENTER(device);
+    GPU_ENTER_WHOLE(device);
     release(*seen);
     *seen = NULL;
 }

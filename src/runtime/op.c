@@ -105,7 +105,7 @@ void gpu_op_release(struct gpu_op *op) {
     if (!op) {
         return;
     }
-    GPU_ENTER(op->device);
+    GPU_ENTER_WHOLE(op->device);
     bool is_left = --op->refs == 1 && op->ref && op->state != GPU_OP_PENDING;
     if (op->refs > 0 && !(is_left && gpu_op_leave_ref(op))) {
         return;
@@ -218,9 +218,24 @@ void gpu_op_end(struct gpu_op *op) {
     }
 }
 
+/* By itself, and for nobody who waits: it stays in its lists. */
+static void fail_torn(struct gpu_op *op) {
+    static struct gpu_failure torn = {.refs = 1, .is_observed = true};
+    if (torn.error.code == GPULUA_OK) {
+        (void)gpu_device_check_open(op->device, &torn.error);
+    }
+    torn.refs++;
+    op->failure = &torn;
+    op->state = GPU_OP_FAILED;
+}
+
 bool gpu_op_is_over(struct gpu_op *op) {
     GPU_ENTER(op->device);
     if (op->state != GPU_OP_PENDING) {
+        return true;
+    }
+    if (__builtin_expect(op->device->is_torn, 0)) {
+        fail_torn(op);
         return true;
     }
     if (!op->stream) {
@@ -256,7 +271,7 @@ const struct gpu_error *gpu_op_error(struct gpu_op *op) {
 }
 
 void gpu_op_observe(struct gpu_op *op) {
-    GPU_ENTER(op->device);
+    GPU_ENTER_WHOLE(op->device);
     if (op->state != GPU_OP_FAILED) {
         return;
     }
@@ -289,9 +304,10 @@ void gpu_op_unwatch(struct gpu_waiter *waiter) {
     /* Another thread may be moving it, and leaves `seat` as it is. */
     __attribute__((cleanup(gpu_leave), unused)) struct gpu_share *const entered =
         waiter->seat ? gpu_enter(waiter->seat->device) : NULL;
-    if (waiter->link) {
+    if (waiter->link && !(waiter->seat && waiter->seat->device->is_torn)) {
         unlink_waiter(waiter);
     }
+    waiter->link = NULL;
     waiter->seat = NULL;
 }
 

@@ -387,7 +387,7 @@ gpulua_status gpu_recorder_commit(struct gpu_recorder *recorder, struct gpu_op *
 }
 
 void gpu_recorder_cancel(struct gpu_recorder *recorder) {
-    GPU_ENTER(recorder->stream->device);
+    GPU_ENTER_WHOLE(recorder->stream->device);
     if (recorder->state != ENDED) {
         end(recorder);
     }
@@ -443,7 +443,7 @@ void gpu_recorder_release(struct gpu_recorder *recorder) {
     if (!recorder) {
         return;
     }
-    GPU_ENTER(recorder->stream->device);
+    GPU_ENTER_WHOLE(recorder->stream->device);
     if (recorder->state == HOLDING) {
         gpu_device_defer(recorder->stream->device, &recorder->abandoned, run_abandoned);
     } else {

@@ -219,14 +219,14 @@ void gpu_device_lose(struct gpu_device *device, int32_t driver_code, const char 
 }
 
 void gpu_device_observe_loss(struct gpu_device *device) {
-    GPU_ENTER(device);
+    GPU_ENTER_WHOLE(device);
     if (device->recovery.loss) {
         gpu_failures_observe_of(device, device->recovery.loss);
     }
 }
 
 void gpu_device_observe_losses(struct gpu_device *device) {
-    GPU_ENTER(device);
+    GPU_ENTER_WHOLE(device);
     gpu_failures_observe_of(device, NULL);
 }
 

@@ -151,6 +151,28 @@ static void give_back(struct gpu_fork *fork) {
     }
 }
 
+/* Its lists may be half changed. Who begins at the device finds none of them any more, and who
+ * begins at what is in them turns back (GPU_ENTER_WHOLE): it stays as it is until the child ends.
+ */
+static void tear(struct gpu_device *device) {
+    device->is_torn = true;
+    device->is_polling = false;
+    device->refs++; /* it is never destroyed */
+    device->slot_count = 0;
+    device->blocks = device->retiring = NULL;
+    device->requests = NULL;
+    device->deferred = device->later = NULL;
+    device->memories = NULL;
+    device->memory = device->pinned = device->external = NULL;
+    device->imports = NULL;
+    device->exports = NULL;
+    device->pools = NULL;
+    device->graphs = NULL;
+    device->holding = NULL;
+    device->unobserved_count = device->failed_count = 0;
+    device->recovery.op = NULL;
+}
+
 /* What is read from the parent's descriptors the parent loses. */
 static void in_child(struct gpu_fork *fork) {
     struct gpu_share *share = share_of(fork);
@@ -162,8 +184,9 @@ static void in_child(struct gpu_fork *fork) {
         pthread_mutex_init(&share->mutex, NULL);
         atomic_store_explicit(&share->owner, 0, memory_order_relaxed);
         share->depth = 0;
+        share->returned = NULL;
         if (share->device) {
-            share->device->is_polling = false;
+            tear(share->device);
         }
     }
 }
@@ -287,7 +310,8 @@ void gpu_seat_leave(struct gpu_seat *seat) {
         return;
     }
     struct gpu_device *device = seat->device;
-    GPU_ENTER(device);
+    gpu_seat_sit(NULL);
+    GPU_ENTER_WHOLE(device);
     gpu_seat_sit(seat);
     gpu_device_disarm(device);
     gpu_recorders_leave(device, seat);

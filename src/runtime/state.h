@@ -385,6 +385,7 @@ struct gpu_device {
     bool is_ordered;   /* check mode in which work is done when it is asked for */
     bool is_confined;  /* for kernels of anybody's, who may have its process */
     bool is_inherited; /* by fork: it is the parent's, and closed here (device.c) */
+    bool is_torn;      /* and another thread was changing what it has: nobody looks at that */
     struct gpu_fork fork;
     /* Check mode. */
     uint64_t seed, random;
@@ -526,6 +527,12 @@ static inline void gpu_leave(struct gpu_share *const *share) {
 }
 #define GPU_ENTER(device)                                                                          \
     __attribute__((cleanup(gpu_leave), unused)) struct gpu_share *const entered = gpu_enter(device)
+/* The same in what goes from one thing of the device to others: returns where it is torn. */
+#define GPU_ENTER_WHOLE(device, ...)                                                               \
+    GPU_ENTER(device);                                                                             \
+    if (__builtin_expect((device)->is_torn, 0)) {                                                  \
+        return __VA_ARGS__;                                                                        \
+    }
 
 /* References as the runtime itself counts them, with the lock held. */
 static inline struct gpu_device *gpu_device_keep(struct gpu_device *device) {

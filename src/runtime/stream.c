@@ -190,7 +190,7 @@ void gpu_stream_release(struct gpu_stream *stream) {
     if (!stream) {
         return;
     }
-    GPU_ENTER(stream->device);
+    GPU_ENTER_WHOLE(stream->device);
     if (--stream->refs > 0 || stream->is_deferred) {
         return;
     }

@@ -154,7 +154,7 @@ void gpu_capture_release(struct gpu_capture *capture) {
     if (!capture) {
         return;
     }
-    GPU_ENTER(capture->device);
+    GPU_ENTER_WHOLE(capture->device);
     if (--capture->refs > 0) {
         return;
     }
@@ -173,7 +173,7 @@ void gpu_capture_cancel(struct gpu_capture *capture) {
 }
 
 void gpu_capture_end(struct gpu_capture *capture, bool is_good) {
-    GPU_ENTER(capture->device);
+    GPU_ENTER_WHOLE(capture->device);
     end(capture, is_good);
 }
 

@@ -173,7 +173,7 @@ void gpu_graph_release(struct gpu_graph *graph) {
     if (!graph) {
         return;
     }
-    GPU_ENTER(graph->device);
+    GPU_ENTER_WHOLE(graph->device);
     if (--graph->refs > 0 || graph->is_deferred) {
         return;
     }

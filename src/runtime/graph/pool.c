@@ -89,7 +89,7 @@ void gpu_pool_release(struct gpu_pool *pool) {
     if (!pool) {
         return;
     }
-    GPU_ENTER(pool->device);
+    GPU_ENTER_WHOLE(pool->device);
     if (--pool->refs > 0 || pool->is_deferred) {
         return;
     }

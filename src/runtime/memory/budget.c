@@ -263,7 +263,7 @@ static void unreserve(struct gpu_memory *memory, const struct gpu_memory *end,
 }
 
 void gpu_memory_unreserve(struct gpu_memory *memory, uint64_t byte_count) {
-    GPU_ENTER(memory->device);
+    GPU_ENTER_WHOLE(memory->device);
     if (memory->device->memory) { /* else the device is closed, and its memory gone */
         unreserve(memory, NULL, gpu_block_granted_bytes(byte_count));
     }
@@ -353,7 +353,7 @@ enum gpu_pressure gpu_memory_pressure(const struct gpu_memory *memory) {
 
 bool gpu_memory_listen(struct gpu_memory *memory, void (*f)(void *user, enum gpu_pressure level),
                        void *user) {
-    GPU_ENTER(memory->device);
+    GPU_ENTER_WHOLE(memory->device, f == NULL);
     struct gpu_account *account = nearest_account(memory);
     for (uint32_t i = 0; i < account->listener_count; i++) {
         if (account->listeners[i].user == user) {

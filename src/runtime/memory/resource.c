@@ -137,7 +137,7 @@ void gpu_memory_release(struct gpu_memory *memory) {
     if (!memory) {
         return;
     }
-    GPU_ENTER(memory->device);
+    GPU_ENTER_WHOLE(memory->device);
     if (--memory->refs == 0 && !memory->is_deferred) {
         memory->is_deferred = true;
         gpu_device_defer(memory->device, &memory->release, run_release);
@@ -217,7 +217,7 @@ gpulua_status gpu_memory_recover(struct gpu_device *device, struct gpu_memory_re
 }
 
 uint64_t gpu_memory_reap(struct gpu_memory *memory, bool is_urgent) {
-    GPU_ENTER(memory->device);
+    GPU_ENTER_WHOLE(memory->device, 0);
     uint64_t bytes = gpu_device_reap(memory->device);
     for (; memory; memory = memory->upstream) {
         bytes += memory->ops->reap ? memory->ops->reap(memory, is_urgent) : 0;
