@@ -555,6 +555,8 @@ static void test_identity(void) {
                          "mod.spin:launch({grid = 1, block = 1, stream = a}, x, 16, 100000000)\n"
                          "mod.add:launch({grid = 1, block = 1, stream = b}, back, 4)\n"
                          "ok = back:read()[1] == 3 and x:read()[4] == 2"));
+        CHECK(!i || run(g, "h:write(back, 1) ok = h[1] == 3 and h[4] == 0 and "
+                           "code(h.write, h, back, 3) == 'InvalidArgument'"));
         gpulua_buffer_release(back);
         /* Our own tensor, handed back: its deleter is ours. */
         CHECK(gpulua_dlpack_import(L, 0, out, NULL, &back) == GPULUA_OK);

@@ -45,6 +45,11 @@ void gpu_lua_check_shape(lua_State *L, int index, const char *what, struct buffe
 /* Pushes a new buffer. Collects garbage and waits for memory in flight before it gives up. */
 struct buffer *gpu_lua_buffer_make(lua_State *L, struct gpulua *g, struct gpu_device *device,
                                    const struct buffer_request *request);
+/* Have they bytes in common? */
+static inline bool gpu_lua_refs_overlap(const struct gpu_ref *a, const struct gpu_ref *b) {
+    return a->block == b->block && a->byte_offset < b->byte_offset + b->byte_count &&
+           b->byte_offset < a->byte_offset + a->byte_count;
+}
 /* Ends one that the script has never had, without a look at what a guard finds. */
 void gpu_lua_buffer_undo(struct gpulua *g, struct buffer *buffer);
 /* The options of buffers at `index`, which stay there until it is made: label, memory, durable,

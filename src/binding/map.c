@@ -10,11 +10,6 @@
 /* Kinds of arguments: an element type, and */
 enum { IS_ONE = 1 << 8, IS_SCALAR = 1 << 9, IS_INTEGER = 1 << 10, IS_FLOAT = 1 << 11 };
 
-static bool overlap(const struct gpu_ref *a, const struct gpu_ref *b) {
-    return a->block == b->block && a->byte_offset < b->byte_offset + b->byte_count &&
-           b->byte_offset < a->byte_offset + a->byte_count;
-}
-
 static bool is_same(const struct gpu_ref *a, const struct gpu_ref *b) {
     return a->block == b->block && a->byte_offset == b->byte_offset &&
            a->byte_count == b->byte_count;
@@ -29,7 +24,7 @@ int gpu_lua_overlap(lua_State *L) {
         found[i] = gpu_lua_scalar_test(L, g, i + 1);
         found[i] = found[i] ? found[i] : gpu_lua_check_buffer(L, g, i + 1);
     }
-    if (overlap(&found[0]->ref, &found[1]->ref)) {
+    if (gpu_lua_refs_overlap(&found[0]->ref, &found[1]->ref)) {
         lua_pushstring(L, is_same(&found[0]->ref, &found[1]->ref) ? "same" : "part");
         lua_pushboolean(L, found[0]->ref.byte_offset == found[1]->ref.byte_offset);
         return 2;
@@ -88,7 +83,7 @@ static bool argument_fits(lua_State *L, struct gpulua *g, const struct kernel_ha
          memcmp(buffer->shape, out->shape, buffer->dim_count * sizeof buffer->shape[0]) == 0);
     bool is_shared_well = is_same(&buffer->ref, &out->ref) && buffer->elem_count == out->elem_count;
     return is_alike && gpu_block_device(buffer->ref.block) == kernel->device &&
-           (is_shared_well || !overlap(&buffer->ref, &out->ref));
+           (is_shared_well || !gpu_lua_refs_overlap(&buffer->ref, &out->ref));
 }
 
 /* core.map_fits(arguments, names, kinds, kernel) -> are the arguments those names and `out`, of

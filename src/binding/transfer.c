@@ -207,7 +207,8 @@ static void copy_from(lua_State *L, struct gpulua *g, struct buffer *to, uint64_
             gpu_device_title(gpu_block_device(from->ref.block)),
             gpu_device_title(gpu_block_device(to->ref.block)));
     }
-    if (is_host(to) && is_host(from) && to->ref.block != from->ref.block) { /* both are idle */
+    bool are_hosts = is_host(to) && is_host(from); /* both are idle */
+    if (are_hosts && !gpu_lua_refs_overlap(&range, &from->ref)) {
         gpu_lua_check_read(g, L, &from->ref, gpu_lua_host_bytes(from), range.byte_count);
         memcpy(gpu_lua_host_bytes(to) + first * to->elem_bytes, gpu_lua_host_bytes(from),
                range.byte_count);

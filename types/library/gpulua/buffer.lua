@@ -219,7 +219,7 @@ function host_buffer:fill(value) end
 function host_buffer:write(data, i) end
 
 ---Copies all of a buffer of the same type, device and length: a download, which is work of the device. From another
----host buffer it copies at the call.
+---host buffer it copies at the call. Ranges of one buffer must not overlap.
 ---
 ---```lua
 ---local x = dev:upload("i32", { 1, 2, 3 })
