@@ -174,7 +174,7 @@ for file in $(find spec -name '*_test.c' | sort); do
     *" $program "*) continue ;;
     esac
     case $program in
-    wire/link_test) behind="$behind $out/thread/spec/$program" ;;
+    wire/link_test | wire/death_test) behind="$behind $out/thread/spec/$program" ;;
     *) first="$first $out/thread/spec/$program" ;;
     esac
 done
