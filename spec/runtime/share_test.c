@@ -869,6 +869,65 @@ static void test_meanwhile(bool frees) {
     gpu_device_release(device);
 }
 
+/* What a recorder reads that is dropped then is written by more than one record can depend on. */
+static void test_much_abandoned(bool leaves) {
+    struct gpu_device *device = open_device(GPULUA_ISOLATE_PROCESS, false);
+    struct worker main_worker = {.device = device}, worker = {.device = device};
+    struct gpu_error error = {0};
+    struct gpu_stats stats;
+    struct gpu_block *blocks[READS];
+    struct gpu_recorder *recorder = NULL;
+    struct gpu_op *op = NULL;
+    uint32_t value = 1;
+    if (!begin(&main_worker) || !begin(&worker)) {
+        exit(1);
+    }
+    struct gpu_submit submit = {.stream = worker.stream};
+    gpulua_status status = gpu_recorder_create(&submit, GPU_RECORDER_STRICT, &recorder, &error);
+    for (int i = 0; i < READS; i++) {
+        blocks[i] = make(device, 4096);
+        struct gpu_ref ref = ref_of(blocks[i]);
+        gpu_recorder_use(recorder, &ref, GPU_READ, "x");
+    }
+    status = status ? status : gpu_recorder_preflight(recorder, &error);
+    kill(gpu_device_pid(device), SIGSTOP);
+    for (int i = 0; i < READS; i++) {
+        struct gpu_ref ref = ref_of(blocks[i]);
+        status = status ? status : gpu_work_fill(&submit, &ref, &value, NULL, &error);
+    }
+    alarm(PATIENCE_S);
+    gpu_recorder_release(recorder);
+    if (leaves) {
+        gpu_stream_release(worker.stream);
+        gpu_seat_leave(worker.seat);
+        gpu_seat_sit(main_worker.seat);
+    } else {
+        (void)gpu_device_poll(device);
+    }
+    alarm(0);
+    gpu_device_stats(device, &stats);
+    check(status == GPULUA_OK && stats.recorders_abandoned == 1,
+          leaves ? "whose seat leaves, a recorder is ended before what it used is over"
+                 : "so is one that is dropped, in a poll");
+    struct gpu_ref last = ref_of(blocks[READS - 1]);
+    submit.stream = main_worker.stream;
+    status = gpu_work_fill(&submit, &last, &value, &op, &error);
+    check(status == GPULUA_OK && !gpu_op_is_over(op), "and who writes it waits, on the device");
+    kill(gpu_device_pid(device), SIGCONT);
+    gpu_op_release(op);
+    for (int i = 0; i < READS; i++) {
+        gpu_block_release(blocks[i]);
+    }
+    if (!leaves) {
+        end(&worker);
+        gpu_seat_sit(main_worker.seat);
+    }
+    end(&main_worker);
+    check(main_worker.failed + worker.failed == 0, "and all of it goes well");
+    gpu_device_close(device, 1000);
+    gpu_device_release(device);
+}
+
 int main(void) {
     static const struct {
         gpulua_isolation isolation;
@@ -892,6 +951,8 @@ int main(void) {
     transport = "process";
     test_meanwhile(true);
     test_meanwhile(false);
+    test_much_abandoned(false);
+    test_much_abandoned(true);
     test_fork_of_sleeper(GPULUA_ISOLATE_PROCESS);
     test_fork_in_poll(GPULUA_ISOLATE_PROCESS, true,
                       "a fork waits for another thread's poll, and in the child all is over");

@@ -173,9 +173,15 @@ static bool will_end(const struct gpu_recorder *held) {
     return true;
 }
 
+/* Are those its uses, or some of them? */
+static bool is_of(const struct gpu_recorder *recorder, const struct gpu_envelope *envelope) {
+    uintptr_t first = (uintptr_t)recorder->envelope.room, at = (uintptr_t)envelope->uses;
+    return at >= first && at < first + sizeof recorder->envelope.room;
+}
+
 gpulua_status gpu_recorder_check(const struct gpu_envelope *envelope, struct gpu_error *error) {
     for (const struct gpu_recorder *own = envelope->stream->device->holding; own; own = own->next) {
-        if (&own->envelope == envelope) {
+        if (is_of(own, envelope)) {
             return GPULUA_OK; /* at its commit: the work may be on the stream already */
         }
     }
@@ -330,11 +336,10 @@ gpulua_status gpu_recorder_preflight(struct gpu_recorder *recorder, struct gpu_e
     return status;
 }
 
-/* Work may be on the stream already. */
-static gpulua_status note_uses(struct gpu_recorder *recorder, struct gpu_op **op,
-                               struct gpu_error *error) {
+/* Work may be on the stream already. The envelope is the recorder's, or has some of its uses. */
+static gpulua_status note_uses(const struct gpu_recorder *recorder, struct gpu_envelope *envelope,
+                               struct gpu_op **op, struct gpu_error *error) {
     struct gpu_device *device = recorder->stream->device;
-    struct gpu_envelope *envelope = &recorder->envelope;
     struct wire_record *record;
     gpulua_status status;
     do {
@@ -348,6 +353,41 @@ static gpulua_status note_uses(struct gpu_recorder *recorder, struct gpu_op **op
         }
     } while (status && gpu_share_wait(device, &status, error));
     return status ? status : gpu_envelope_submit(envelope, record, 0, op, error);
+}
+
+/* Of how many operations at most it may read what they wrote. */
+static uint32_t writers_max(const struct gpu_use *use) {
+    const struct gpu_history *history = &use->block->history;
+    bool is_whole =
+        history->capacity == 0 && use->byte_begin == 0 && use->byte_end == history->first.byte_end;
+    return is_whole ? 1 : GPU_SPANS_MAX;
+}
+
+/* Of one that nobody commits any more: only as many uses at a time as one record has room for, so
+ * that nothing is waited for (make_room). In a poll, where this may be, that would have no end, and
+ * elsewhere one could end the recorder meanwhile. */
+static void note_abandoned(struct gpu_recorder *recorder) {
+    struct gpu_envelope part = recorder->envelope;
+    uint32_t left = part.use_count;
+    gpulua_status status = GPULUA_OK;
+    recorder->stream->device->stats.recorders_abandoned++;
+    part.uses = recorder->envelope.room;
+    do {
+        struct gpu_error ignored = {0};
+        uint32_t room = WIRE_WAITS_MAX - 1u, needed;
+        part.use_count = 0;
+        while (part.use_count < left &&
+               (needed = writers_max(part.uses + part.use_count)) <= room) {
+            room -= needed;
+            part.use_count++;
+        }
+        status = note_uses(recorder, &part, NULL, &ignored);
+        if (status) {
+            gpu_error_finish(&ignored);
+        }
+        part.uses += part.use_count;
+        left -= part.use_count;
+    } while (left > 0 && status == GPULUA_OK);
 }
 
 gpulua_status gpu_recorder_commit(struct gpu_recorder *recorder, struct gpu_op **op,
@@ -369,7 +409,7 @@ gpulua_status gpu_recorder_commit(struct gpu_recorder *recorder, struct gpu_op *
         }
     }
     if (status == GPULUA_OK) {
-        status = note_uses(recorder, op, error);
+        status = note_uses(recorder, &recorder->envelope, op, error);
     }
     if (status == GPULUA_INTERRUPTED || status == GPULUA_TIMEOUT ||
         status == GPULUA_OUT_OF_MEMORY) {
@@ -405,12 +445,9 @@ static void run_abandoned(struct gpu_device *device, struct gpu_deferred *deferr
     struct gpu_recorder *recorder =
         (struct gpu_recorder *)(void *)((char *)deferred -
                                         offsetof(struct gpu_recorder, abandoned));
-    struct gpu_error ignored = {0};
+    (void)device;
     if (recorder->state == HOLDING) {
-        device->stats.recorders_abandoned++;
-        if (note_uses(recorder, NULL, &ignored)) {
-            gpu_error_finish(&ignored);
-        }
+        note_abandoned(recorder);
     }
     destroy(recorder);
 }
@@ -422,11 +459,7 @@ void gpu_recorders_leave(struct gpu_device *device, const struct gpu_seat *seat)
             held = held->next;
             continue;
         }
-        struct gpu_error ignored = {0};
-        device->stats.recorders_abandoned++;
-        if (note_uses(held, NULL, &ignored)) {
-            gpu_error_finish(&ignored);
-        }
+        note_abandoned(held);
         gpu_recorder_cancel(held);
         held = device->holding; /* others may have gone meanwhile */
     }
