@@ -870,7 +870,8 @@ static void test_allocation_failures(void) {
         "local d = gpu.device('cpu')\n"
         "local b <close> = d:upload('f32', {1, 2, 3})\n"
         "local r = b:read()\n"
-        "b:slice(1, 2):bytes()\n";
+        "b:slice(1, 2):bytes()\n"
+        "d:memory():buffers({'u8', 1}, {'u8', 1})\n";
     struct told told;
     long n = 0;
     bool went_through = false;

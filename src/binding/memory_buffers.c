@@ -58,7 +58,7 @@ static int group_gc(lua_State *L) {
 static void check_lives(lua_State *L, int first, int last) {
     for (int i = first; i <= last; i++) {
         const struct gpu_block *block = ((struct buffer *)lua_touserdata(L, i))->ref.block;
-        if (gpu_block_is_stale(block)) {
+        if (block && gpu_block_is_stale(block)) { /* none: closed by who looks at our stack */
             gpu_lua_fail(L, GPULUA_DEVICE_LOST,
                          "buffers: device %s was lost while they were made, and with it buffer %d",
                          gpu_device_title(gpu_block_device(block)), i - first + 1);
@@ -82,11 +82,12 @@ int gpu_lua_memory_buffers(lua_State *L) {
                      GROUP_MAX, count);
     }
     luaL_checkstack(L, count + 12, NULL);
+    int room = lua_gettop(L) + 1;
+    lua_createtable(L, count, 0); /* first: no group is without its list, however it ends */
     struct group_room *group =
         gpu_lua_new(L, g, GPU_LUA_KIND_GROUP_ROOM,
                     sizeof *group + (size_t)count * sizeof group->byte_counts[0], 1);
-    int room = lua_gettop(L);
-    lua_createtable(L, count, 0);
+    lua_insert(L, room);
     lua_setiuservalue(L, room, 1);
     lua_toclose(L, room);
     for (int i = 0; i < count; i++) {
