@@ -89,7 +89,9 @@ describe("hosts:", function()
     local first
     local seen = {} -- one has more than one name: once
     for _, compiler in ipairs { cxx, "g++", "clang++" } do
-      local path = built.run("readlink -f \"$(command -v %s)\" || echo %s", compiler, compiler)
+      -- By its file and what it runs: that of ccache, for one, is behind any number of compilers.
+      local path = built.run("readlink -f \"$(command -v %s)\" || echo %s\n%s -print-prog-name=cc1plus", compiler,
+        compiler, compiler)
       local is_new = not seen[path] and os.execute(("command -v %s > /dev/null"):format(compiler))
       seen[path] = true
       for _, standard in ipairs(is_new and { 11, 14, 17, 20 } or {}) do
