@@ -277,6 +277,9 @@ describe("compile", function()
           assert(os.execute(("truncate -s %d %s"):format(bytes, path))) -- or nothing but zeros
           assert.are.same({ path, size }, { compile() }, ("%s: %d bytes"):format(compiler, bytes))
         end
+        -- A hole in its code, which no linker finds.
+        assert(os.execute(("dd if=/dev/zero of=%s conv=notrunc bs=64 seek=1 count=256 status=none"):format(path)))
+        assert.are.same({ path, size }, { compile() }, compiler)
       end
     end
   end)

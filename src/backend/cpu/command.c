@@ -230,9 +230,66 @@ static bool blames_precompiled(const struct job *job, const char *log) {
     return false;
 }
 
-/* Has the compiler make a file in the shim's folder of a header, by arguments that lack the two. */
+static void *file_read(const char *path, size_t *byte_count) {
+    FILE *file = fopen(path, "re");
+    struct stat facts;
+    void *bytes = NULL;
+    if (file != NULL && fstat(fileno(file), &facts) == 0 && facts.st_size > 0) {
+        *byte_count = (size_t)facts.st_size;
+        bytes = malloc(*byte_count);
+        if (bytes != NULL && fread(bytes, 1, *byte_count, file) != *byte_count) {
+            free(bytes);
+            bytes = NULL;
+        }
+    }
+    if (file != NULL) {
+        fclose(file);
+    }
+    return bytes;
+}
+
+#define SEAL_BYTES 32
+
+static void seal_of(const void *bytes, size_t byte_count, char seal[SEAL_BYTES + 1]) {
+    struct gpu_cache_key key;
+    gpu_cache_key_init(&key, &bytes, &byte_count, 1);
+    snprintf(seal, SEAL_BYTES + 1, "%.32s", key.hex);
+}
+
+/* Behind an object, where no linker looks: what it was when it was made. A linker would take one
+ * with a hole in its code as it is. */
+static bool seal(const char *path) {
+    char text[SEAL_BYTES + 1];
+    size_t byte_count;
+    void *bytes = file_read(path, &byte_count);
+    FILE *file = bytes != NULL ? fopen(path, "ae") : NULL;
+    bool ok = file != NULL;
+    if (ok) {
+        seal_of(bytes, byte_count, text);
+        ok = fwrite(text, 1, SEAL_BYTES, file) == SEAL_BYTES;
+        ok = fclose(file) == 0 && ok;
+    }
+    free(bytes);
+    return ok;
+}
+
+static bool is_sealed(const char *path) {
+    char text[SEAL_BYTES + 1];
+    size_t byte_count;
+    char *bytes = file_read(path, &byte_count);
+    bool is_it = bytes != NULL && byte_count > SEAL_BYTES;
+    if (is_it) {
+        seal_of(bytes, byte_count - SEAL_BYTES, text);
+        is_it = memcmp(bytes + byte_count - SEAL_BYTES, text, SEAL_BYTES) == 0;
+    }
+    free(bytes);
+    return is_it;
+}
+
+/* Has the compiler make a file in the shim's folder of a header, by arguments that lack the two; an
+ * object is sealed. */
 static bool header_compile(struct job *job, struct arguments *arguments, const char *header,
-                           const char *path) {
+                           const char *path, bool is_object) {
     char making[CPU_PATH_BYTES + 128];
     if ((size_t)snprintf(making, sizeof making, "%s/" CACHE_TEMPORARY_PREFIX "XXXXXX",
                          job->shim_folder) >= sizeof making) {
@@ -251,7 +308,7 @@ static bool header_compile(struct job *job, struct arguments *arguments, const c
     bool ok = gpu_cpu_process_run(arguments->list, "", 0, &process);
     if (ok) {
         ok = process.exit_code <= 0 && stat(making, &facts) == 0 && facts.st_size > 0 &&
-             rename(making, path) == 0;
+             (!is_object || seal(making)) && rename(making, path) == 0;
         gpu_cpu_process_free(&process);
     }
     if (!ok) {
@@ -298,25 +355,7 @@ static bool precompiled_make(struct job *job, char *path, size_t path_bytes) {
         return true;
     }
     mkdir(folder, 0700);
-    return header_compile(job, &arguments, header, path);
-}
-
-static void *file_read(const char *path, size_t *byte_count) {
-    FILE *file = fopen(path, "re");
-    struct stat facts;
-    void *bytes = NULL;
-    if (file != NULL && fstat(fileno(file), &facts) == 0 && facts.st_size > 0) {
-        *byte_count = (size_t)facts.st_size;
-        bytes = malloc(*byte_count);
-        if (bytes != NULL && fread(bytes, 1, *byte_count, file) != *byte_count) {
-            free(bytes);
-            bytes = NULL;
-        }
-    }
-    if (file != NULL) {
-        fclose(file);
-    }
-    return bytes;
+    return header_compile(job, &arguments, header, path, false);
 }
 
 /* What begins every command that reads code behind the shim. */
@@ -345,8 +384,7 @@ static void hooks_add(struct job *job, struct arguments *arguments) {
         snprintf(job->hooks, sizeof job->hooks, "%s.o", job->precompiled);
         shim_add(job, &making);
         argument_add(&making, "-c");
-        if (!begins_with(job->hooks, "\177ELF") &&
-            !header_compile(job, &making, header, job->hooks)) {
+        if (!is_sealed(job->hooks) && !header_compile(job, &making, header, job->hooks, true)) {
             job->hooks[0] = '\0';
         }
     }
