@@ -672,6 +672,27 @@ static void *capture_there(void *unused) {
     return unused;
 }
 
+/* A capture behind the other thread's is none of what the recorder has left there. */
+static void capture_once_more(bool is_announced) {
+    gpulua_stream_capture *capture = NULL;
+    uintptr_t graph = 0;
+    void *made = NULL;
+    if (is_announced) {
+        capture = begin(there.native, GPULUA_CAPTURE_MODE_DEFAULT);
+        CHECK(run(g, "x:fill(4) ok = x:read()[1] == 4")); /* it was noted in between */
+        CHECK(driver_status(there.native) == ACTIVE);
+        CHECK(gpulua_stream_capture_end(g, capture, &graph) == GPULUA_OK && has_nodes(graph, 0));
+        gpulua_stream_capture_release(capture);
+        made = (void *)graph;
+    } else {
+        CHECK(cu.cuStreamBeginCapture_v2(there.native, 1) == 0);
+        CHECK(run(g, "ok = code(x.fill, x, 4) == 'CaptureActive'")); /* nobody has looked */
+        CHECK(driver_status(there.native) == ACTIVE);
+        CHECK(cu.cuStreamEndCapture(there.native, &made) == 0);
+    }
+    CHECK(cu.cuGraphDestroy(made) == 0);
+}
+
 /* The same where another thread captures the stream, which alone can end that: what needs what the
  * recorder uses fails or waits for as long, and the device is well. */
 static void test_abandoned_elsewhere(enum elsewhere way) {
@@ -689,6 +710,16 @@ static void test_abandoned_elsewhere(enum elsewhere way) {
     gpulua_recorder_release(r);
     CHECK(run(g, "local e, m = code(x.read, x)\n"
                  "ok = e == 'CaptureActive' and m:find('the host captures')"));
+    /* Each time, for who has failed is not behind it; nor is who waits for that. */
+    CHECK(run(g, "local into = dev:buffer('i32', 4)\n"
+                 "for _ = 1, 3 do\n"
+                 "  assert(code(x.read, x) == 'CaptureActive')\n"
+                 "  assert(code(x.fill, x, 9) == 'CaptureActive')\n"
+                 "  assert(code(into.copy, into, x) == 'CaptureActive')\n"
+                 "  assert(code(other.wait, other, s) == 'CaptureActive')\n"
+                 "  assert(code(other.use, other, x.fill, x, 9) == 'CaptureActive')\n"
+                 "end\n"
+                 "into:fill(1) ok = into:read()[1] == 1"));
     CHECK(run(g, "local e = code(gpu.timeout, 0.05, function() dev:synchronize() end)\n"
                  "ok = e == 'Timeout'"));
     CHECK(run(g, "y:fill(3) ok = y:read()[1] == 3") && driver_status(there.native) == ACTIVE);
@@ -699,6 +730,7 @@ static void test_abandoned_elsewhere(enum elsewhere way) {
     pthread_join(thread, NULL);
     if (way != LEFT) {
         CHECK(driver_status(there.native) == NONE);
+        capture_once_more(way == ANNOUNCED);
         CHECK(run(g, "dev:synchronize() x:fill(4) ok = x:read()[1] == 4"));
         CHECK(run(g, "s:use(function() x:fill(5) end) ok = x:read()[1] == 5"));
     }

@@ -152,10 +152,30 @@ static bool is_captured(gpulua_status status) {
            status == GPULUA_CAPTURE_INVALIDATED;
 }
 
+/* Now, too, or again: another try would end what the host captures now, or break it. */
+static bool is_still_taken(const struct wire_executor *executor,
+                           const struct executor_stream *stream) {
+    const struct backend_ops *ops = executor->ops;
+    enum wire_capture_state state = WIRE_CAPTURE_NONE;
+    struct backend_error error;
+    if (ops->capture_look == NULL) {
+        return false;
+    }
+    gpu_backend_error_init(&error);
+    gpulua_status status =
+        ops->capture_look(executor->device, ops->stream_native(stream->stream), &state, &error);
+    free(error.log);
+    return status == GPULUA_OK && state != WIRE_CAPTURE_NONE;
+}
+
 /* An event behind the newest operation. False: it is owed for as long as the host captures the
  * stream; or the device is lost, for nobody could ever tell when the operation is over. */
 static bool put_event(struct wire_executor *executor, uint32_t slot) {
     struct executor_stream *stream = executor->streams[slot];
+    if (__builtin_expect(stream->is_taken, 0) && is_still_taken(executor, stream)) {
+        stream->owes_event = true;
+        return false;
+    }
     struct executor_event *event = gpu_executor_event_next(executor, slot);
     if (event->event != NULL && gpu_executor_sleepers_keep(executor, event->event)) {
         event->event = NULL;
@@ -173,7 +193,7 @@ static bool put_event(struct wire_executor *executor, uint32_t slot) {
         status = executor->ops->event_record(event->event, stream->stream, &error);
     }
     if (status != GPULUA_OK) {
-        stream->owes_event = is_captured(status);
+        stream->owes_event = stream->is_taken = is_captured(status);
         if (!stream->owes_event) {
             lose_with(executor, "cannot record an event", &error);
         }
@@ -183,13 +203,21 @@ static bool put_event(struct wire_executor *executor, uint32_t slot) {
     event->seq = stream->last_seq;
     event->has_word = stream->word_seq == stream->last_seq;
     stream->event_count++;
-    stream->owes_event = false;
+    stream->owes_event = stream->is_taken = false;
     return true;
 }
 
 void gpu_executor_settle(struct wire_executor *executor, uint32_t slot) {
     if (executor->streams[slot]->owes_event) {
         (void)put_event(executor, slot);
+    }
+}
+
+void gpu_executor_settle_taken(struct wire_executor *executor) {
+    for (uint32_t slot = 0; slot < executor->stream_limit; slot++) {
+        if (executor->streams[slot] != NULL && executor->streams[slot]->is_taken) {
+            (void)put_event(executor, slot);
+        }
     }
 }
 

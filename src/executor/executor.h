@@ -107,10 +107,10 @@ struct executor_stream {
     uint32_t since_word;           /* so many since then; launches of one graph count as one */
     uint64_t print_seq; /* newest launch whose text is not out yet; 0: none. While there is one, no
                            word is written: poll flushes first */
-    bool owes_event;    /* behind the newest operation there is none yet: it is of no use so far, or
-                           the host captures the stream */
-    bool is_dirty;      /* in executor->dirty: work without a word behind it; where no words are
-                           written, work that nobody knows the end of */
+    bool owes_event; /* behind the newest operation there is none yet: it is of no use so far, or */
+    bool is_taken;   /* the host has captured the stream when it was to be recorded */
+    bool is_dirty;   /* in executor->dirty: work without a word behind it; where no words are
+                        written, work that nobody knows the end of */
 };
 
 /* A node that could not be changed: each launch tries once more. */
@@ -452,6 +452,8 @@ void gpu_executor_submitted(struct wire_executor *executor, uint32_t slot, uint6
                             bool prints, unsigned flags);
 /* Before something else is put on the stream: the event that is owed. */
 void gpu_executor_settle(struct wire_executor *executor, uint32_t slot);
+/* Those that are owed because the host has captured the stream. */
+void gpu_executor_settle_taken(struct wire_executor *executor);
 /* The event that stands for (slot, seq) or for something later; NULL: nothing to wait for, or there
  * can be none yet. */
 struct executor_event *gpu_executor_event_of(struct wire_executor *executor, uint32_t slot,

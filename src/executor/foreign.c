@@ -103,6 +103,13 @@ gpulua_status gpu_executor_stream_native(struct wire_executor *executor,
     return GPULUA_OK;
 }
 
+static bool is_owed(struct wire_executor *executor, uint32_t slot, uint64_t seq) {
+    struct executor_event *event;
+    struct backend_error ignored;
+    gpu_backend_error_init(&ignored);
+    return gpu_executor_event_awaited(executor, slot, seq, &event, &ignored) != GPULUA_OK;
+}
+
 gpulua_status gpu_executor_capture(struct wire_executor *executor, const struct wire_record *record,
                                    struct wire_capture_facts *facts, struct backend_error *error) {
     const struct backend_ops *ops = executor->ops;
@@ -113,19 +120,25 @@ gpulua_status gpu_executor_capture(struct wire_executor *executor, const struct 
     if (ops->capture_begin == NULL) {
         return no_streams(error);
     }
+    gpulua_status status;
     switch (record->opcode) {
     case WIRE_OP_CAPTURE_BEGIN:
+        gpu_executor_settle_taken(executor);
         return ops->capture_begin(executor->device, stream,
                                   (enum wire_capture_mode)record->u.capture.mode, error);
     case WIRE_OP_CAPTURE_LOOK: {
         enum wire_capture_state state = WIRE_CAPTURE_NONE;
-        gpulua_status status = ops->capture_look(executor->device, stream, &state, error);
+        uint64_t seq = record->u.capture.seq;
+        status = ops->capture_look(executor->device, stream, &state, error);
         facts->state = state;
+        facts->is_owed = seq != 0 && is_owed(executor, record->stream, seq);
         return status;
     }
     default:
-        return ops->capture_end(executor->device, stream,
-                                record->u.capture.is_dropped ? NULL : &facts->graph, error);
+        status = ops->capture_end(executor->device, stream,
+                                  record->u.capture.is_dropped ? NULL : &facts->graph, error);
+        gpu_executor_settle_taken(executor);
+        return status;
     }
 }
 

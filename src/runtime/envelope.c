@@ -201,10 +201,14 @@ gpulua_status gpu_envelope_record(struct gpu_envelope *envelope, enum wire_opcod
             return gpu_error_set(error, GPULUA_OUT_OF_MEMORY,
                                  "no host memory to record the uses of '%s'", envelope->label);
         }
-        if (!waits->is_full) {
+        gpulua_status status = GPULUA_OK;
+        if (__builtin_expect(device->may_owe, 0)) {
+            status = gpu_waits_check(device, waits->items, waits->count, error);
+        }
+        if (status == GPULUA_OK && !waits->is_full) {
             break;
         }
-        gpulua_status status = make_room(envelope, error);
+        status = status ? status : make_room(envelope, error);
         if (status) {
             return status;
         }

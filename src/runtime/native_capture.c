@@ -119,6 +119,66 @@ gpulua_status gpu_stream_check_uncaptured(struct gpu_stream *stream, struct gpu_
     return check(stream->device, stream->native, name, error);
 }
 
+/* ---- what was put there all the same ---- */
+
+void gpu_stream_note_unchecked(struct gpu_stream *stream) {
+    struct gpu_device *device = stream->device;
+    if (stream->native != 0) {
+        stream->owed_to = device->slot_seq[stream->slot];
+        stream->owed_from = stream->owed_from ? stream->owed_from : stream->owed_to;
+        device->may_owe = true;
+    }
+}
+
+static gpulua_status check_owed(struct gpu_stream *stream, uint64_t seq, struct gpu_error *error) {
+    struct wire_capture_facts facts;
+    struct wire_record record = {.opcode = WIRE_OP_CAPTURE_LOOK, .stream = stream->slot};
+    record.u.capture.stream = stream->native;
+    record.u.capture.seq = seq;
+    gpulua_status status = request(stream->device, &record, &facts, error);
+    if (status) {
+        return status;
+    }
+    if (facts.is_owed) {
+        return gpu_error_set(error, GPULUA_CAPTURE_ACTIVE,
+                             "what is to be waited for is on stream %llu, which the host captures, "
+                             "on another thread: it is not known to be over before that ends",
+                             (unsigned long long)stream->number);
+    }
+    bool is_all = seq >= stream->owed_to;
+    stream->owed_from = is_all ? 0 : seq + 1;
+    stream->owed_to = is_all ? 0 : stream->owed_to;
+    return GPULUA_OK;
+}
+
+static void look_whether_any_owes(struct gpu_device *device) {
+    device->may_owe = false;
+    for (uint32_t slot = 0; slot < device->slot_count; slot++) {
+        const struct gpu_stream *stream = device->streams[slot];
+        device->may_owe |= stream && stream->owed_from != 0;
+    }
+}
+
+gpulua_status gpu_waits_check(struct gpu_device *device, const struct wire_wait *waits,
+                              uint32_t count, struct gpu_error *error) {
+    gpulua_status status = GPULUA_OK;
+    if (device->is_polling) {
+        return status; /* as in check; what is put then has waited before */
+    }
+    for (uint32_t i = 0; i < count && status == GPULUA_OK; i++) {
+        struct gpu_stream *stream = device->streams[waits[i].stream];
+        const struct gpu_point point = {.slot = waits[i].stream, .seq = waits[i].seq};
+        if ((waits[i].flags & WIRE_WAIT_ORDER) && stream && stream->owed_from != 0 &&
+            point.seq >= stream->owed_from && !gpu_point_is_over(device, point)) {
+            status = check_owed(stream, point.seq, error);
+        }
+    }
+    look_whether_any_owes(device);
+    return status;
+}
+
+/* ---- */
+
 struct gpu_stream *gpu_stream_of_native(struct gpu_device *device, uint64_t native) {
     GPU_ENTER(device);
     for (uint32_t slot = 0; native != 0 && slot < device->slot_count; slot++) {

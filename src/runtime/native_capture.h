@@ -34,4 +34,11 @@ struct gpu_stream *gpu_stream_of_native(struct gpu_device *device, uint64_t nati
  * put on it. */
 gpulua_status gpu_stream_check_uncaptured(struct gpu_stream *stream, struct gpu_error *error);
 
+/* The newest operation of the stream was put there without that check. */
+void gpu_stream_note_unchecked(struct gpu_stream *stream);
+/* CaptureActive: one of them cannot be waited for, because a host's capture holds up the event
+ * behind it. To be known before anything is enqueued: who has failed counts as being behind it. */
+gpulua_status gpu_waits_check(struct gpu_device *device, const struct wire_wait *waits,
+                              uint32_t count, struct gpu_error *error);
+
 #endif

@@ -363,9 +363,10 @@ static uint32_t writers_max(const struct gpu_use *use) {
     return is_whole ? 1 : GPU_SPANS_MAX;
 }
 
-/* Of one that nobody commits any more: only as many uses at a time as one record has room for, so
- * that nothing is waited for (make_room). In a poll, where this may be, that would have no end, and
- * elsewhere one could end the recorder meanwhile. */
+/* Of one that nobody commits any more, whatever the host does with the stream, for nothing else
+ * says what its work uses: only as many uses at a time as one record has room for, so that nothing
+ * is waited for (make_room). In a poll, where this may be, that would have no end, and elsewhere
+ * one could end the recorder meanwhile. */
 static void note_abandoned(struct gpu_recorder *recorder) {
     struct gpu_envelope part = recorder->envelope;
     uint32_t left = part.use_count;
@@ -384,6 +385,8 @@ static void note_abandoned(struct gpu_recorder *recorder) {
         status = note_uses(recorder, &part, NULL, &ignored);
         if (status) {
             gpu_error_finish(&ignored);
+        } else {
+            gpu_stream_note_unchecked(recorder->stream);
         }
         part.uses += part.use_count;
         left -= part.use_count;

@@ -110,6 +110,9 @@ struct gpu_stream {
     bool is_closed, is_user, is_deferred;
     bool is_foreign; /* the device's cuda_stream */
     uint64_t native; /* the driver's handle; 0: the host has not got it, and cannot capture it */
+    /* Marks that were put there though the host may be capturing it: of whoever waits for one of
+     * them it is asked whether anybody can. 0: there are none. */
+    uint64_t owed_from, owed_to;
     char label[64];
     uint32_t traced_text;        /* as of blocks: its label in the trace */
     uint64_t wanted;             /* what the page was last told */
@@ -382,6 +385,7 @@ struct gpu_device {
     uint8_t state; /* enum gpu_device_state */
     bool is_closing, is_polling, is_unfenced, is_checked;
     bool is_overtaken; /* by an interlude: what was refused just now is asked for again */
+    bool may_owe;      /* a stream has marks that nobody may be able to wait for (owed_from) */
     bool is_ordered;   /* check mode in which work is done when it is asked for */
     bool is_confined;  /* for kernels of anybody's, who may have its process */
     bool is_inherited; /* by fork: it is the parent's, and closed here (device.c) */

@@ -7,6 +7,7 @@
 
 #include "runtime/graph/state.h"
 #include "runtime/hooks.h"
+#include "runtime/native_capture.h"
 #include "runtime/report.h"
 #include "runtime/uses.h"
 
@@ -287,8 +288,15 @@ static gpulua_status submit_mark(const struct gpu_submit *submit, struct gpu_op 
     if (status) {
         return status;
     }
+    if (after && stream->device->may_owe) {
+        const struct wire_wait wait = {
+            .stream = after->slot, .flags = WIRE_WAIT_ORDER, .seq = after->seq};
+        status = gpu_waits_check(stream->device, &wait, after->slot != stream->slot, error);
+    }
     struct wire_record *record;
-    status = gpu_envelope_record(&envelope, WIRE_OP_MARK, &record, error);
+    if (status == GPULUA_OK) {
+        status = gpu_envelope_record(&envelope, WIRE_OP_MARK, &record, error);
+    }
     if (status) {
         return status;
     }

@@ -242,6 +242,7 @@ struct wire_record {
             uint64_t stream;     /* the driver's handle */
             uint32_t mode;       /* enum wire_capture_mode */
             uint32_t is_dropped; /* CAPTURE_END: nobody wants the graph */
+            uint64_t seq; /* CAPTURE_LOOK: can that be waited for, on this stream; 0: no matter */
         } capture;
         struct {
             int32_t priority;    /* CUDA's: lower runs first, 0 is the default */
@@ -461,9 +462,9 @@ struct wire_stream_facts {
 };
 
 struct wire_capture_facts {
-    uint64_t graph; /* the driver's handle; 0: none */
-    uint32_t state; /* enum wire_capture_state */
-    uint32_t reserved;
+    uint64_t graph;   /* the driver's handle; 0: none */
+    uint32_t state;   /* enum wire_capture_state */
+    uint32_t is_owed; /* the event behind what was asked about, for as long as that lasts */
 };
 
 struct wire_memory_facts {
