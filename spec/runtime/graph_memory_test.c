@@ -515,6 +515,43 @@ static void test_budget(void) {
     rig_close();
 }
 
+/* Graphs that cannot make room stay; with what is freed but in use they can, and no more go than
+ * that needs. */
+static void test_budget_in_vain(void) {
+    struct gpu_block *large, *freed, *more;
+    pthread_t thread;
+    rig_open(GRAPHS);
+    limit_bytes = 2048 * MIB;
+    const struct gpu_submit on_other = {.stream = other};
+    need(allocate(NULL, 4096, &freed), "a block");
+    uint64_t room = device->account.limit_bytes - device->account.used_bytes;
+    need(allocate(direct, room / 512 * 512, &large), "all that is left");
+    hold(of_graphs);
+    for (int i = 0; i < GRAPHS; i++) {
+        need(launch_on(of_graphs, i), "a launch");
+    }
+    tap_check(&tap,
+              allocate(direct, 65536, &more) == GPULUA_OUT_OF_BUDGET &&
+                  device->stats.graph_evictions == 0,
+              "where graphs cannot make room in a budget none is waited for, and none goes");
+    gpu_error_finish(&error);
+    let_go(of_graphs);
+    need(gpu_device_wait_idle(device, -1, &error), "all is over");
+    const struct gpu_ref all = {freed, 0, 4096, GPU_TYPE_U32};
+    uint32_t zero = 0;
+    hold(other);
+    need(gpu_work_fill(&on_other, &all, &zero, NULL, &error), "a fill");
+    gpu_block_close(freed);
+    pthread_create(&thread, NULL, let_go_soon, other);
+    gpulua_status status = allocate(direct, 6144, &more);
+    pthread_join(thread, NULL);
+    tap_check(&tap, status == GPULUA_OK && device->stats.graph_evictions == 2,
+              "with what is freed but in use, as many go as are needed besides");
+    gpu_block_release(more);
+    gpu_block_release(large);
+    rig_close();
+}
+
 /* Closed while its launch runs: whoever needs the memory next finds it, as soon as that is over. */
 static void test_closed(void) {
     struct gpu_block *large;
@@ -533,6 +570,31 @@ static void test_closed(void) {
               "then its memory is there, whatever other streams do");
     gpu_block_release(large);
     let_go(other);
+    need(make_graph(1, &graphs[0]), "a graph");
+    rig_close();
+}
+
+/* Closed while it runs, as all others do: who needs memory waits for that. */
+static void test_leaving(void) {
+    pthread_t thread;
+    struct gpu_block *large;
+    rig_open(GRAPHS);
+    hold(of_graphs);
+    hold(other);
+    need(launch_on(other, 0), "a launch");
+    for (int i = 1; i < GRAPHS; i++) {
+        need(launch_on(of_graphs, i), "a launch");
+    }
+    gpu_graph_release(graphs[0]);
+    graphs[0] = NULL;
+    (void)gpu_device_poll(device);
+    pthread_create(&thread, NULL, let_go_soon, other);
+    gpulua_status status = allocate(direct, GRAPH_BYTES, &large);
+    pthread_join(thread, NULL);
+    tap_check(&tap, status == GPULUA_OK && device->stats.graph_evictions == 0 && graphs_ended == 1,
+              "one that was closed while it ran is waited for, too, and no other goes");
+    gpu_block_release(large);
+    let_go(of_graphs);
     need(make_graph(1, &graphs[0]), "a graph");
     rig_close();
 }
@@ -582,7 +644,9 @@ int main(void) {
     test_waits();
     test_policy();
     test_budget();
+    test_budget_in_vain();
     test_closed();
+    test_leaving();
     test_changes();
     return tap_finish(&tap);
 }

@@ -124,7 +124,8 @@ void gpu_graph_info(const struct gpu_graph *graph, struct gpu_graph_info *info);
 bool gpu_graphs_evict(struct gpu_device *device, int64_t patience_ns, struct gpu_error *error,
                       gpulua_status *status);
 /* The same behind OutOfMemory, before that is tried again: what *status and *error say is over
- * then. False: it is to be told, or what the wait failed with. */
+ * then. Also of graphs that have gone while they ran. False: it is to be told, or what the wait
+ * failed with. */
 bool gpu_graphs_evict_for(gpulua_status *status, struct gpu_device *device, int64_t patience_ns,
                           struct gpu_error *error);
 /* All nodes as one operation on submit->stream, behind what conflicts with any of them. With

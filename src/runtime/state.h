@@ -371,6 +371,7 @@ struct gpu_recovery {
 
 /* Numbers of what is compared by its address. */
 #define GPU_INDEX_NONE UINT32_MAX
+#define GPU_GRAPHS_LEAVING_MAX 16u
 struct gpu_place {
     const void *key; /* compared alone; NULL: free */
     uint32_t number;
@@ -415,7 +416,10 @@ struct gpu_device {
     char *coredump_base; /* owned: a core dump is this and "-PID.core"; NULL: there are none */
     gpulua_isolation isolation;
     uint64_t epoch;
-    uint64_t interludes;    /* in which others may have undone what a call had checked */
+    uint64_t interludes; /* in which others may have undone what a call had checked */
+    /* The newest operations of graphs that have gone while they ran. */
+    struct gpu_point graphs_leaving[GPU_GRAPHS_LEAVING_MAX];
+    uint32_t leaving_count;
     struct wire_link *link; /* owned; NULL once closed */
     /* Owned: after the close, while somebody still holds memory in the arena. A script may close
      * the device in the middle of a transfer, in a function that the transfer calls. */

@@ -267,6 +267,22 @@ gpulua_status gpu_graph_send(struct gpu_graph *graph, struct gpu_error *error) {
     }
 }
 
+/* Until an operation is over, which is all who runs a graph. */
+static bool is_pending(const struct gpu_device *device, struct gpu_point last) {
+    return last.seq > device->done[last.slot] && device->link &&
+           last.seq > gpu_wire_page_done(device->link->page, last.slot) &&
+           gpu_op_find_pending(device, last);
+}
+
+/* The executor has it until then; of too many the oldest is forgotten. */
+static void note_leaving(struct gpu_device *device, struct gpu_point last) {
+    struct gpu_point *leaving = device->graphs_leaving;
+    if (device->leaving_count == GPU_GRAPHS_LEAVING_MAX) {
+        memmove(leaving, leaving + 1, --device->leaving_count * sizeof *leaving);
+    }
+    leaving[device->leaving_count++] = last;
+}
+
 void gpu_graph_unsend(struct gpu_graph *graph) {
     struct gpu_device *device = graph->device;
     if (device->link && device->state == GPU_DEVICE_OPEN && graph->made.has_id) {
@@ -276,6 +292,9 @@ void gpu_graph_unsend(struct gpu_graph *graph) {
         struct gpu_error ignored = {0};
         (void)gpu_device_publish(device, &record, &ignored);
         gpu_error_finish(&ignored);
+        if (graph->made.is_there && is_pending(device, graph->made.last)) {
+            note_leaving(device, graph->made.last);
+        }
     }
     graph->made.is_there = graph->made.is_uploaded = false;
     unreserve(graph);
@@ -283,46 +302,66 @@ void gpu_graph_unsend(struct gpu_graph *graph) {
 
 /* ---- making room ---- */
 
-static bool is_running(const struct gpu_graph *graph) {
-    const struct gpu_device *device = graph->device;
-    struct gpu_point last = graph->made.last;
-    return last.seq > device->done[last.slot] && device->link &&
-           last.seq > gpu_wire_page_done(device->link->page, last.slot) &&
-           gpu_op_find_pending(device, last);
-}
-
 /* NULL: the device has none whose launches are over. */
 static struct gpu_graph *find_oldest(const struct gpu_device *device) {
     struct gpu_graph *oldest = NULL;
     for (struct gpu_graph *graph = device->graphs; graph; graph = graph->next) {
         bool is_older = !oldest || graph->made.used_at < oldest->made.used_at;
-        bool may_go = graph->made.is_there && !is_running(graph);
+        bool may_go = graph->made.is_there && !is_pending(device, graph->made.last);
         oldest = may_go && is_older ? graph : oldest;
     }
     return oldest;
 }
 
+/* Whose memory is, or gets, free: one that has been closed, or changed as a whole, and has left; or
+ * one that can go. */
+struct room {
+    bool with_leaving; /* what they had is in the budget no more */
+    bool has_left;
+    struct gpu_graph *oldest;
+};
+
+static bool find_room(struct gpu_device *device, struct room *room) {
+    struct gpu_point *leaving = device->graphs_leaving;
+    for (uint32_t i = 0; room->with_leaving && !room->has_left && i < device->leaving_count; i++) {
+        if (!is_pending(device, leaving[i])) {
+            leaving[i] = leaving[--device->leaving_count];
+            room->has_left = true;
+        }
+    }
+    room->oldest = room->has_left ? NULL : find_oldest(device);
+    return room->has_left || room->oldest;
+}
+
+static bool want(const struct gpu_device *device, struct gpu_point last) {
+    bool runs = is_pending(device, last);
+    if (runs) {
+        gpu_op_want(gpu_op_find_pending(device, last));
+    }
+    return runs;
+}
+
 /* What nobody waits for may be over without anybody knowing. False: nothing runs. */
-static bool want_launches(struct gpu_device *device) {
+static bool want_launches(struct gpu_device *device, const struct room *room) {
     bool runs = false;
     for (struct gpu_graph *graph = device->graphs; graph; graph = graph->next) {
-        if (graph->made.is_there && is_running(graph)) {
-            gpu_op_want(gpu_op_find_pending(device, graph->made.last));
-            runs = true;
-        }
+        runs |= graph->made.is_there && want(device, graph->made.last);
+    }
+    for (uint32_t i = 0; room->with_leaving && i < device->leaving_count; i++) {
+        runs |= want(device, device->graphs_leaving[i]);
     }
     return runs && !device->is_polling;
 }
 
 /* Until a launch is over, or for so long (negative: that is all). */
-static gpulua_status wait_for_launch(struct gpu_device *device, int64_t patience_ns,
-                                     struct gpu_graph **oldest, struct gpu_error *error) {
+static gpulua_status wait_for_room(struct gpu_device *device, int64_t patience_ns,
+                                   struct room *room, struct gpu_error *error) {
     int64_t begun_ns = gpu_blocked_begin(device), start_ns = gpu_clock_ns(), left_ns = -1;
     gpulua_status status = GPULUA_OK;
-    while (!(*oldest = find_oldest(device)) && want_launches(device)) {
+    while (!find_room(device, room) && want_launches(device, room)) {
         (void)gpu_device_poll(device);
         left_ns = patience_ns < 0 ? -1 : start_ns + patience_ns - gpu_clock_ns();
-        if ((*oldest = find_oldest(device)) || (patience_ns >= 0 && left_ns <= 0) ||
+        if (find_room(device, room) || (patience_ns >= 0 && left_ns <= 0) ||
             (status = gpu_memory_check_wait(device, error))) {
             break;
         }
@@ -333,15 +372,21 @@ static gpulua_status wait_for_launch(struct gpu_device *device, int64_t patience
     return status;
 }
 
-bool gpu_graphs_evict(struct gpu_device *device, int64_t patience_ns, struct gpu_error *error,
-                      gpulua_status *status) {
-    struct gpu_graph *oldest = find_oldest(device);
-    *status = oldest ? GPULUA_OK : wait_for_launch(device, patience_ns, &oldest, error);
-    if (oldest) {
-        gpu_graph_unsend(oldest);
+static bool make_room(struct gpu_device *device, int64_t patience_ns, bool with_leaving,
+                      struct gpu_error *error, gpulua_status *status) {
+    struct room room = {.with_leaving = with_leaving};
+    *status =
+        find_room(device, &room) ? GPULUA_OK : wait_for_room(device, patience_ns, &room, error);
+    if (room.oldest) {
+        gpu_graph_unsend(room.oldest);
         device->stats.graph_evictions++;
     }
-    return oldest;
+    return room.oldest || room.has_left;
+}
+
+bool gpu_graphs_evict(struct gpu_device *device, int64_t patience_ns, struct gpu_error *error,
+                      gpulua_status *status) {
+    return make_room(device, patience_ns, false, error, status);
 }
 
 bool gpu_graphs_evict_for(gpulua_status *status, struct gpu_device *device, int64_t patience_ns,
@@ -349,7 +394,7 @@ bool gpu_graphs_evict_for(gpulua_status *status, struct gpu_device *device, int6
     struct gpu_error waited = {0};
     gpulua_status wait_status = GPULUA_OK;
     bool has_room = *status == GPULUA_OUT_OF_MEMORY &&
-                    gpu_graphs_evict(device, patience_ns, &waited, &wait_status);
+                    make_room(device, patience_ns, true, &waited, &wait_status);
     if (has_room || wait_status) {
         gpu_error_finish(error);
     }
