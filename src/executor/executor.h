@@ -107,10 +107,11 @@ struct executor_stream {
     uint32_t since_word;           /* so many since then; launches of one graph count as one */
     uint64_t print_seq; /* newest launch whose text is not out yet; 0: none. While there is one, no
                            word is written: poll flushes first */
-    bool owes_event; /* behind the newest operation there is none yet: it is of no use so far, or */
-    bool is_taken;   /* the host has captured the stream when it was to be recorded */
-    bool is_dirty;   /* in executor->dirty: work without a word behind it; where no words are
-                        written, work that nobody knows the end of */
+    bool owes_event;    /* behind the newest operation there is none yet: it is of no use so far, or
+                           is_taken */
+    bool is_taken;      /* the host had captured the stream when it was to be recorded */
+    bool is_dirty;      /* in executor->dirty: work without a word behind it; where no words are
+                           written, work that nobody knows the end of */
 };
 
 /* A node that could not be changed: each launch tries once more. */
@@ -127,7 +128,6 @@ struct executor_use {
 };
 
 /* A graph, or one that is being put together. */
-
 struct executor_graph {
     bool is_there, is_ready;
     bool prints;

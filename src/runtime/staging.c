@@ -2,7 +2,6 @@
 #include <assert.h>
 
 #include "runtime/memory/stack.h"
-#include "runtime/watchdog.h"
 
 #define HELD_NAP_NS INT64_C(1000000)
 
@@ -36,12 +35,9 @@ gpulua_status gpu_staging_acquire(struct gpu_device *device, uint64_t byte_count
         }
         gpulua_status status = GPULUA_OK;
         if (device->share && !device->retiring) {
-            if (gpu_device_is_interrupted(device)) {
-                return gpu_error_set(error, GPULUA_INTERRUPTED,
-                                     "interrupted while waiting for staging memory");
-            }
-            if (gpu_time_is_told(device, "waiting for staging memory", error)) {
-                return GPULUA_TIMEOUT;
+            status = gpu_memory_check_wait(device, "waiting for staging memory", error);
+            if (status) {
+                return status;
             }
             int64_t begun_ns = gpu_blocked_begin(device);
             gpu_device_want_any(device);

@@ -110,9 +110,6 @@ struct gpu_stream {
     bool is_closed, is_user, is_deferred;
     bool is_foreign; /* the device's cuda_stream */
     uint64_t native; /* the driver's handle; 0: the host has not got it, and cannot capture it */
-    /* Marks that were put there though the host may be capturing it: of whoever waits for one of
-     * them it is asked whether anybody can. 0: there are none. */
-    uint64_t owed_from, owed_to;
     char label[64];
     uint32_t traced_text;        /* as of blocks: its label in the trace */
     uint64_t wanted;             /* what the page was last told */
@@ -122,6 +119,9 @@ struct gpu_stream {
     uint64_t waited[WIRE_STREAMS_MAX];     /* per slot: all further work is behind this seq */
     struct gpu_known known[GPU_KNOWN_MAX]; /* how `waited` grew; a ring */
     uint64_t known_count;                  /* ever noted */
+    /* Marks that were put there though the host may be capturing it: of whoever waits for one of
+     * them it is asked whether anybody can. 0: there are none. */
+    uint64_t owed_from, owed_to;
 };
 
 #define GPU_SPAN_READS 2u
@@ -416,10 +416,7 @@ struct gpu_device {
     char *coredump_base; /* owned: a core dump is this and "-PID.core"; NULL: there are none */
     gpulua_isolation isolation;
     uint64_t epoch;
-    uint64_t interludes; /* in which others may have undone what a call had checked */
-    /* The newest operations of graphs that have gone while they ran. */
-    struct gpu_point graphs_leaving[GPU_GRAPHS_LEAVING_MAX];
-    uint32_t leaving_count;
+    uint64_t interludes;    /* in which others may have undone what a call had checked */
     struct wire_link *link; /* owned; NULL once closed */
     /* Owned: after the close, while somebody still holds memory in the arena. A script may close
      * the device in the middle of a transfer, in a function that the transfer calls. */
@@ -495,7 +492,9 @@ struct gpu_device {
 
     struct gpu_pool *pools; /* of graphs */
     struct gpu_graph *graphs;
-    uint64_t graph_clock; /* launches */
+    uint64_t graph_clock;                                    /* launches */
+    struct gpu_point graphs_leaving[GPU_GRAPHS_LEAVING_MAX]; /* last of those that went and ran */
+    uint32_t leaving_count;
 
     struct gpu_flight flight;
     struct gpu_recorder *holding; /* recorders between preflight and commit */

@@ -226,18 +226,12 @@ static void unreserve(struct gpu_graph *graph) {
     graph->made.device_bytes = 0;
 }
 
-static bool lacks_room(const struct gpu_device *device, uint64_t byte_count) {
-    uint64_t limit = device->account.limit_bytes, used = device->account.used_bytes;
-    uint64_t passing = device->stats.graph_bytes + device->stats.bytes_pending;
-    return byte_count <= limit && used > passing && used - passing > limit - byte_count;
-}
-
 bool gpu_graph_lacks_room(struct gpu_device *device, uint64_t byte_count) {
-    if (!lacks_room(device, byte_count)) {
+    if (!gpu_device_lacks_room(device, byte_count)) {
         return false;
     }
     (void)gpu_device_reap(device);
-    return lacks_room(device, byte_count);
+    return gpu_device_lacks_room(device, byte_count);
 }
 
 gpulua_status gpu_graph_send(struct gpu_graph *graph, struct gpu_error *error) {
@@ -267,11 +261,11 @@ gpulua_status gpu_graph_send(struct gpu_graph *graph, struct gpu_error *error) {
     }
 }
 
-/* Until an operation is over, which is all who runs a graph. */
-static bool is_pending(const struct gpu_device *device, struct gpu_point last) {
-    return last.seq > device->done[last.slot] && device->link &&
-           last.seq > gpu_wire_page_done(device->link->page, last.slot) &&
-           gpu_op_find_pending(device, last);
+/* NULL: what a graph was in last is over. */
+static struct gpu_op *pending(const struct gpu_device *device, struct gpu_point last) {
+    bool may_run = last.seq > device->done[last.slot] && device->link &&
+                   last.seq > gpu_wire_page_done(device->link->page, last.slot);
+    return may_run ? gpu_op_find_pending(device, last) : NULL;
 }
 
 /* The executor has it until then; of too many the oldest is forgotten. */
@@ -292,7 +286,7 @@ void gpu_graph_unsend(struct gpu_graph *graph) {
         struct gpu_error ignored = {0};
         (void)gpu_device_publish(device, &record, &ignored);
         gpu_error_finish(&ignored);
-        if (graph->made.is_there && is_pending(device, graph->made.last)) {
+        if (graph->made.is_there && pending(device, graph->made.last)) {
             note_leaving(device, graph->made.last);
         }
     }
@@ -307,7 +301,7 @@ static struct gpu_graph *find_oldest(const struct gpu_device *device) {
     struct gpu_graph *oldest = NULL;
     for (struct gpu_graph *graph = device->graphs; graph; graph = graph->next) {
         bool is_older = !oldest || graph->made.used_at < oldest->made.used_at;
-        bool may_go = graph->made.is_there && !is_pending(device, graph->made.last);
+        bool may_go = graph->made.is_there && !pending(device, graph->made.last);
         oldest = may_go && is_older ? graph : oldest;
     }
     return oldest;
@@ -324,7 +318,7 @@ struct room {
 static bool find_room(struct gpu_device *device, struct room *room) {
     struct gpu_point *leaving = device->graphs_leaving;
     for (uint32_t i = 0; room->with_leaving && !room->has_left && i < device->leaving_count; i++) {
-        if (!is_pending(device, leaving[i])) {
+        if (!pending(device, leaving[i])) {
             leaving[i] = leaving[--device->leaving_count];
             room->has_left = true;
         }
@@ -334,11 +328,11 @@ static bool find_room(struct gpu_device *device, struct room *room) {
 }
 
 static bool want(const struct gpu_device *device, struct gpu_point last) {
-    bool runs = is_pending(device, last);
-    if (runs) {
-        gpu_op_want(gpu_op_find_pending(device, last));
+    struct gpu_op *op = pending(device, last);
+    if (op) {
+        gpu_op_want(op);
     }
-    return runs;
+    return op;
 }
 
 /* What nobody waits for may be over without anybody knowing. False: nothing runs. */
@@ -362,7 +356,7 @@ static gpulua_status wait_for_room(struct gpu_device *device, int64_t patience_n
         (void)gpu_device_poll(device);
         left_ns = patience_ns < 0 ? -1 : start_ns + patience_ns - gpu_clock_ns();
         if (find_room(device, room) || (patience_ns >= 0 && left_ns <= 0) ||
-            (status = gpu_memory_check_wait(device, error))) {
+            (status = gpu_memory_check_wait(device, "waiting for memory", error))) {
             break;
         }
         gpu_device_nap(device, left_ns);

@@ -157,12 +157,10 @@ static gpulua_status wait_for_room(struct gpu_account *account, const uint64_t *
     return GPULUA_OK;
 }
 
-/* With what is freed but in use there is room without them. Else they stay: none goes, and is
- * waited for, in vain. */
-static bool graphs_may_help(const struct gpu_device *device, uint64_t room) {
-    uint64_t used = device->account.used_bytes;
+bool gpu_device_lacks_room(const struct gpu_device *device, uint64_t byte_count) {
+    uint64_t limit = device->account.limit_bytes, used = device->account.used_bytes;
     uint64_t passing = device->stats.graph_bytes + device->stats.bytes_pending;
-    return used > room && (used <= passing || used - passing <= room);
+    return byte_count <= limit && used > passing && used - passing > limit - byte_count;
 }
 
 gpulua_status gpu_account_reserve(struct gpu_account *account, const uint64_t *retiring_bytes,
@@ -183,7 +181,8 @@ gpulua_status gpu_account_reserve(struct gpu_account *account, const uint64_t *r
                 status = wait_for_room(account, retiring_bytes, device, byte_count, error);
             }
             while (status == GPULUA_OK && account == &device->account &&
-                   graphs_may_help(device, limit - byte_count) &&
+                   account->used_bytes > limit - byte_count &&
+                   !gpu_device_lacks_room(device, byte_count) && /* else they would go in vain */
                    gpu_graphs_evict(device, -1, error, &status)) {
                 status = wait_for_room(account, retiring_bytes, device, byte_count, error);
             }

@@ -87,11 +87,12 @@ static gpulua_status ask_hooks(struct policy_memory *memory, struct gpu_memory_r
     return status;
 }
 
-gpulua_status gpu_memory_check_wait(struct gpu_device *device, struct gpu_error *error) {
+gpulua_status gpu_memory_check_wait(struct gpu_device *device, const char *what,
+                                    struct gpu_error *error) {
     if (gpu_device_is_interrupted(device)) {
-        return gpu_error_set(error, GPULUA_INTERRUPTED, "interrupted while waiting for memory");
+        return gpu_error_set(error, GPULUA_INTERRUPTED, "interrupted while %s", what);
     }
-    return gpu_time_is_told(device, "waiting for memory", error) ? GPULUA_TIMEOUT : GPULUA_OK;
+    return gpu_time_is_told(device, what, error) ? GPULUA_TIMEOUT : GPULUA_OK;
 }
 
 static gpulua_status wait_for_memory(struct policy_memory *memory,
@@ -103,7 +104,7 @@ static gpulua_status wait_for_memory(struct policy_memory *memory,
     int64_t left_ns;
     while (status == GPULUA_OUT_OF_MEMORY && (left_ns = end_ns - gpu_clock_ns()) > 0) {
         struct gpu_error ended = {0};
-        if ((status = gpu_memory_check_wait(device, &ended))) {
+        if ((status = gpu_memory_check_wait(device, "waiting for memory", &ended))) {
             gpu_error_finish(error);
             *error = ended;
             break;

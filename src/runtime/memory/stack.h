@@ -14,8 +14,7 @@ struct gpu_memory_request {
     struct gpu_stream *stream;     /* borrowed; NULL: the first task stream */
     void (*collect)(void *caller); /* a full collection of garbage; NULL: there is none */
     void *caller;
-    bool
-        is_reserved; /* the budgets have its bytes already: for its first try, also if that fails */
+    bool is_reserved;  /* the budgets have its bytes already: for one try, also if that fails */
     bool is_collected; /* garbage has been collected for it */
     bool is_injected;  /* the first policy finds no memory below, once */
     bool is_on_stream; /* answer: stream-ordered, its first uses come behind the stream's work */
@@ -123,8 +122,12 @@ gpulua_status gpu_memory_try_again(struct gpu_memory *memory, struct gpu_memory_
 gpulua_status gpu_memory_try_evicting(struct gpu_memory *memory, struct gpu_memory_request *request,
                                       int64_t patience_ns, struct gpu_grant *grant,
                                       struct gpu_error *error);
-/* Does a wait for memory end? Interrupted, Timeout. */
-gpulua_status gpu_memory_check_wait(struct gpu_device *device, struct gpu_error *error);
+/* Does a wait for memory end? Interrupted, Timeout; `what` it is, as "waiting for memory". */
+gpulua_status gpu_memory_check_wait(struct gpu_device *device, const char *what,
+                                    struct gpu_error *error);
+/* Has the device's budget no room for so many bytes, even without graphs and what is freed but in
+ * use? */
+bool gpu_device_lacks_room(const struct gpu_device *device, uint64_t byte_count);
 /* The oldest retiring block's last use is over; false: nothing retires. May block. */
 bool gpu_device_wait_retiring(struct gpu_device *device, struct gpu_error *error,
                               gpulua_status *status);
