@@ -1,20 +1,16 @@
 /* Graphs with the CUDA driver alone, in C: what bench/graphs.lua is measured against. With that
- * script as its argument it runs it, in a gpulua of its own, and has it launch the driver's graphs
- * between its own: what machines that change their speed from one second to the next say of both
- * is of the same moment then (GPULUA_ISOLATE chooses the transport).
+ * script as its argument it runs it and has it launch the driver's graphs between its own
+ * (between.h).
  *
  * A program is a number of kernels, dealt out in turn to chains that share nothing. It is captured
  * from one stream, as everybody does it, which gives one chain; and put together by hand with the
  * true edges. Prints `name value unit` lines (medians). The driver is opened with dlopen, so the
  * program builds anywhere and says so where there is no GPU. */
-#include <lauxlib.h>
-#include <lua.h>
 #include <math.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 
-#include "gpulua.h"
 #include "measure.h"
 
 #if __has_include(<cuda.h>)
@@ -54,6 +50,7 @@ static int read_kernel(void) {
     X(cuGraphExecDestroy, CUresult, (CUgraphExec))                                                 \
     X(cuGraphDestroy, CUresult, (CUgraph))
 
+#include "between.h"
 #include "driver.h"
 #include "host/dlpack.h"
 
@@ -265,38 +262,6 @@ static int raw_burst(lua_State *L) {
     return 2;
 }
 
-static void say(void *user, const gpulua_error *error) {
-    fprintf(stderr, "%s\n%s\n", error->message, error->traceback);
-    *(int *)user = 1;
-}
-
-static int run_between(const char *script) {
-    static const luaL_Reg raw[] = {
-        {"use", raw_use}, {"burst", raw_burst}, {"patch", raw_patch}, {NULL, NULL}};
-    int result = 0;
-    gpulua_config config;
-    gpulua_config_init(&config);
-    config.device = "cuda";
-    config.on_error = say;
-    config.user = &result;
-    gpulua *g = gpulua_new(&config);
-    if (!g) {
-        fprintf(stderr, "%s\n", gpulua_last_error(NULL)->message);
-        return 1;
-    }
-    luaL_newlib(gpulua_state(g), raw);
-    lua_setglobal(gpulua_state(g), "raw");
-    if (gpulua_load_file(g, script)) {
-        fprintf(stderr, "%s\n", gpulua_last_error(g)->message);
-        result = 1;
-    }
-    while (gpulua_tasks(g) > 0) {
-        (void)gpulua_step(g, -1);
-    }
-    gpulua_close(g);
-    return result;
-}
-
 int main(int count, char **args) {
     if (!driver_open()) {
         return 0;
@@ -319,7 +284,9 @@ int main(int count, char **args) {
         CK(p_cuEventCreate(&events[i], CU_EVENT_DISABLE_TIMING));
     }
     if (count > 1) {
-        return run_between(args[1]);
+        static const luaL_Reg raw[] = {
+            {"use", raw_use}, {"burst", raw_burst}, {"patch", raw_patch}, {NULL, NULL}};
+        return run_between(args[1], raw);
     }
     run();
     return 0;

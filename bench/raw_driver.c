@@ -1,8 +1,9 @@
 /* The floor that gpulua is measured against: the same small work with the CUDA driver alone, in C.
  *
- * Prints `name value unit` lines (medians of repeats); bench/run.lua interleaves this program with
- * gpulua. The driver is opened with dlopen, so the program builds anywhere and says so where there
- * is no GPU. */
+ * Prints `name value unit` lines (medians of repeats); bench/run.sh interleaves this program with
+ * gpulua. With bench/script.lua as its argument it runs that and has it make the driver's round
+ * trips between its own (between.h). The driver is opened with dlopen, so the program builds
+ * anywhere and says so where there is no GPU. */
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -37,6 +38,7 @@ static const char *const saxpy_ptx =
     X(cuStreamWaitEvent, CUresult, (CUstream, CUevent, unsigned))                                  \
     X(cuStreamWriteValue64_v2, CUresult, (CUstream, CUdeviceptr, cuuint64_t, unsigned))
 
+#include "between.h"
 #include "driver.h"
 
 static void print_median(const char *name, double *values, int count, const char *unit) {
@@ -122,7 +124,18 @@ static void measure(void) {
     print_median("round_trip_idle", values, REPEATS, "ns");
 }
 
-int main(void) {
+/* round_trips(count): nanoseconds of each. */
+static int raw_round_trips(lua_State *L) {
+    lua_Integer count = luaL_checkinteger(L, 1);
+    double start = now_ns();
+    for (lua_Integer i = 0; i < count; i++) {
+        round_trip();
+    }
+    lua_pushnumber(L, (now_ns() - start) / (double)count);
+    return 1;
+}
+
+int main(int count, char **arguments) {
     if (!driver_open()) {
         return 0;
     }
@@ -149,6 +162,10 @@ int main(void) {
     other_args[3] = &x;
     args[2] = &x;
     args[3] = &y;
+    if (count > 1) {
+        static const luaL_Reg raw[] = {{"round_trips", raw_round_trips}, {NULL, NULL}};
+        return run_between(arguments[1], raw);
+    }
     measure();
     return 0;
 }

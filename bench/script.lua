@@ -1,7 +1,11 @@
 -- The small work of raw_driver.c as a script does it. Prints `name value unit` lines (medians of repeats).
 -- Usage: [GPULUA_COMPLETION=word|event|block] gpulua --device D --isolate T bench/script.lua
+-- `GPULUA_ISOLATE=T build/bench/raw_driver bench/script.lua` makes round trips by turns with the driver's, too.
 local gpu = require "gpulua"
 local uv = require "luv" -- for its clock alone: Lua's own has no monotonic one
+local median = require "bench.measure".median
+---@type { round_trips: fun(count: integer): number }? the driver's: nanoseconds of each
+local raw = rawget(_G, "raw")
 
 local dev = gpu.device()
 local mod = dev:compile [[
@@ -79,6 +83,33 @@ show("four_streams", repeated(7, on_cuda and 20000 or 2000, idle, four_streams),
 show("round_trip", repeated(21, 200, idle, round_trips), "ns")
 show("round_trip_idle", repeated(21, 1, function() uv.sleep(10) end, round_trips), "ns")
 show("round_trip_slept", repeated(21, 1, function() gpu.sleep(0.01) end, round_trips), "ns")
+
+-- By turns with the driver's, each behind a pause of its own: the driver's thread sleeps in one way only.
+local function round_trips_of_raw(name, count, pause)
+  local ratios, ours, theirs = {}, {}, {}
+  local function raw_one()
+    if pause then uv.sleep(10) end
+    return raw.round_trips(count)
+  end
+  local before = raw_one()
+  for r = 1, 101 do
+    if pause then pause() end
+    local start = uv.hrtime()
+    round_trips(count)
+    ours[r] = (uv.hrtime() - start) / count
+    theirs[r] = raw_one()
+    ratios[r], before = 2 * ours[r] / (before + theirs[r]), theirs[r]
+  end
+  table.sort(ratios)
+  print(("%s_of_raw %.2f times"):format(name, median(ours) / median(theirs)))
+  print(("%s_of_raw_by_turns %.2f, %.2f to %.2f of %.0f ns"):format(name, ratios[51], ratios[26], ratios[76],
+    median(theirs)))
+end
+if raw then
+  round_trips_of_raw("round_trip", 50)
+  round_trips_of_raw("round_trip_idle", 1, function() uv.sleep(10) end)
+  round_trips_of_raw("round_trip_slept", 1, function() gpu.sleep(0.01) end)
+end
 
 show("allocate_close", repeated(21, 500, idle, function(count)
   for _ = 1, count do dev:buffer("f32", 1 << 18):close() end
