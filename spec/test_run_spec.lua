@@ -93,7 +93,7 @@ describe("tools/test.sh", function()
       echo "1 passed, 0 failed, 0 skipped"
     ]]
     local output, status = built.run(
-      "export ISOLATE='process thread' ONCE='inner why' DEVICE=cpu NVRTC_CHECK= TEST_JOBS=2\n" .. suite)
+      "export ISOLATE='process thread' ONCE='inner why checked' DEVICE=cpu NVRTC_CHECK= TEST_JOBS=2\n" .. suite)
     local ran = support.read_file(folder .. "/ran")
     os.execute("rm -r " .. folder)
     assert.equal(0, status, output)
@@ -102,6 +102,8 @@ describe("tools/test.sh", function()
       assert.equal(file:find "inner" == nil and file:find "why" == nil,
         ran:find("thread 0  " .. file, 1, true) ~= nil, file)
     end
+    assert.truthy(ran:find("process 1  spec/update_spec.lua", 1, true), ran)
+    assert.falsy(ran:find("thread 1 ", 1, true), ran)
   end)
 
   it("runs C programs as well, several at a time, and then the specs", function()

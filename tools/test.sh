@@ -5,7 +5,8 @@
 # line is the sum of all counts, "N passed, N failed, N skipped"; the exit status is 1 when something failed.
 #
 # From the environment: BUILD, DEVICE; ISOLATE (transports, default "none process thread"; "" leaves the specs out); ONCE
-# (names of specs, "why" for spec/why_spec.lua, that the first of those transports is enough for);
+# (names of specs, "why" for spec/why_spec.lua, "checked" for those in check mode, that the first of those transports is
+# enough for);
 # NVRTC_CHECK (program that compiles kernels; "" leaves that out), BUSTED (busted's script), BUSTED_FLAGS (more arguments
 # for it, say --filter=npy); TEST_TIMEOUT_S (per run); TEST_JOBS (runs at a time); TEST_LOGS (folder, absolute, for what
 # the runs say; default test in BUILD). Beside what specs say lies how long each test took, NAME.times.
@@ -219,8 +220,7 @@ for isolate in ${files:+$ISOLATE}; do
     for file in $first; do
         jobs="$isolate:$file $jobs"
     done
-    jobs="$jobs $isolate:checked"
-    for file in $files; do
+    for file in checked $files; do
         name=${file##*/}
         case " $once " in
         *" ${name%_spec.lua} "*) [ "$transports" -eq 0 ] || continue ;;

@@ -12,6 +12,12 @@
 #define TAP_IS_SINGLE_THREADED false /* not known */
 #endif
 
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+#define TAP_IS_SANITIZED 1
+#else
+#define TAP_IS_SANITIZED 0
+#endif
+
 struct tap {
     int passed, failed, skipped;
 };
