@@ -359,7 +359,9 @@ GPULUA_API gpulua_status gpulua_inject_slow(lua_State *L, int index, const char 
  *
  * `L` below is the state of the object, or a coroutine of it, so that C functions that scripts call
  * can use them; what fails is said by gpulua_last_error of its object. Nothing here yields. A state
- * without an object is InvalidArgument, a full stack OutOfMemory; these keep no message. */
+ * without an object is InvalidArgument, a full stack OutOfMemory; these keep no message. An index
+ * is one of a value on its stack. Where 0 stands for a default, nil at another index does not: it
+ * is InvalidArgument. */
 
 typedef struct gpulua_buffer gpulua_buffer;
 

@@ -249,6 +249,62 @@ static void test_ends(gpulua *g) {
 }
 
 /* The device is closed under a capture and a graph. */
+/* A global that is not there, say: nil at an index is never taken for the index 0. */
+static void test_nil(gpulua *g) {
+    static const char nil_expected[] = "there is nil at an index";
+    lua_State *L = gpulua_state(g);
+    gpulua_buffer_info buffer_info;
+    gpulua_capture_info capture;
+    gpulua_exchange exchange;
+    gpulua_hooks hooks;
+    gpulua_launch_info launch;
+    gpulua_memory_info memory;
+    gpulua_recorder_info recorder_info;
+    gpulua_buffer *buffer = NULL, *x = global_buffer(g, "x");
+    gpulua_recorder *recorder = NULL;
+    struct DLManagedTensorVersioned *tensor = NULL;
+    lua_settop(L, 0);
+    lua_pushnil(L);
+    gpulua_buffer_info_init(&buffer_info);
+    buffer_info.type = "f32";
+    buffer_info.dim_count = 1;
+    buffer_info.shape[0] = 4;
+    FAILS(gpulua_buffer_new(L, 1, &buffer_info, &buffer), GPULUA_INVALID_ARGUMENT, nil_expected);
+    FAILS(gpulua_inject_slow(L, 1, NULL, 0), GPULUA_INVALID_ARGUMENT, nil_expected);
+    gpulua_hooks_init(&hooks);
+    FAILS(gpulua_set_hooks(L, 1, &hooks), GPULUA_INVALID_ARGUMENT, nil_expected);
+    FAILS(gpulua_set_hooks(L, 1, NULL), GPULUA_INVALID_ARGUMENT, nil_expected);
+    gpulua_memory_info_init(&memory);
+    FAILS(gpulua_push_memory(L, 1, &memory), GPULUA_INVALID_ARGUMENT, nil_expected);
+    memory.from_index = 1;
+    FAILS(gpulua_push_memory(L, 0, &memory), GPULUA_INVALID_ARGUMENT, nil_expected);
+    gpulua_recorder_info_init(&recorder_info);
+    recorder_info.device_index = 1;
+    FAILS(gpulua_recorder_new(L, &recorder_info, &recorder), GPULUA_INVALID_ARGUMENT, nil_expected);
+    gpulua_exchange_init(&exchange);
+    exchange.order = GPULUA_ORDER_STREAM;
+    exchange.stream = 1;
+    exchange.stream_index = 1;
+    FAILS(gpulua_dlpack_export(L, x, &exchange, &tensor), GPULUA_INVALID_ARGUMENT, nil_expected);
+    gpulua_capture_info_init(&capture);
+    capture.device_index = 1;
+    FAILS(gpulua_push_capture(L, &capture), GPULUA_INVALID_ARGUMENT, nil_expected);
+    capture.device_index = 0;
+    capture.pool_index = 1;
+    FAILS(gpulua_push_capture(L, &capture), GPULUA_INVALID_ARGUMENT, nil_expected);
+    gpulua_launch_info_init(&launch);
+    launch.stream_index = 1;
+    CHECK(gpulua_push_capture(L, NULL) == GPULUA_OK && call(L, "work") &&
+          gpulua_capture_finish(L, -1) == GPULUA_OK);
+    FAILS(gpulua_graph_launch(L, -1, &launch), GPULUA_INVALID_ARGUMENT, nil_expected);
+    FAILS(gpulua_graph_upload(L, -1, &launch), GPULUA_INVALID_ARGUMENT, nil_expected);
+    launch.stream_index = 0;
+    CHECK(gpulua_graph_launch(L, -1, &launch) == GPULUA_OK && lua_gettop(L) == 3);
+    CHECK(run(g, "x:fill(0) ok = true"));
+    lua_settop(L, 0);
+    gpulua_buffer_release(x);
+}
+
 static void test_closed(gpulua *g) {
     lua_State *L = gpulua_state(g);
     CHECK(run(g, script));
@@ -306,6 +362,7 @@ int main(void) {
             test_graph(g);
             test_memory(g);
             test_refused(g);
+            test_nil(g);
             test_ends(g);
             test_tasks(g);
         }

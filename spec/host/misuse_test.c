@@ -75,7 +75,11 @@ static const struct situation situations[] = {
      " to_buffer=InvalidArgument memory_describe=InvalidArgument recorder_over=Closed"
      " capture_describe=InvalidArgument capture_finish=InvalidArgument"
      " capture_cancel=InvalidArgument graph_upload=InvalidArgument"
-     " graph_launch=InvalidArgument" NO_STREAMS},
+     " graph_launch=InvalidArgument buffer_new=InvalidArgument push_memory=InvalidArgument"
+     " recorder_new=InvalidArgument push_capture=InvalidArgument set_hooks=InvalidArgument"
+     " inject_slow=InvalidArgument dlpack_import=InvalidArgument"
+     " dlpack_import_unversioned=InvalidArgument recorder_stream=Unsupported"
+     " stream_capture_begin=InvalidArgument"},
     {"a closed device", "dev:close()", "Closed",
      " memory_describe=OK recorder_uses=OK recorder_commit=StreamMisuse capture_describe=OK"
      " capture_cancel=OK answers=OK" TASKS OF_DEVICES},

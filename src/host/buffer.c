@@ -28,12 +28,22 @@ struct gpulua *gpu_host_find(lua_State *L, gpulua_status *status) {
     return g;
 }
 
+static const char nothing; /* its address: what a host has given no index of */
+
 void gpu_host_push(lua_State *L, int index) {
     if (index == 0) {
-        lua_pushnil(L);
+        lua_pushlightuserdata(L, (void *)(uintptr_t)&nothing);
     } else {
         lua_pushvalue(L, index);
     }
+}
+
+bool gpu_host_is_given(lua_State *L, int index) {
+    if (lua_isnil(L, index)) {
+        gpu_lua_fail(L, GPULUA_INVALID_ARGUMENT,
+                     "there is nil at an index: a handle expected, or index 0 for the default");
+    }
+    return lua_touserdata(L, index) != &nothing;
 }
 
 gpulua_status gpu_host_call(struct gpulua *g, lua_State *L, lua_CFunction function, void *request,
@@ -46,7 +56,7 @@ gpulua_status gpu_host_call(struct gpulua *g, lua_State *L, lua_CFunction functi
 }
 
 struct gpu_device *gpu_host_device(lua_State *L, struct gpulua *g, int index) {
-    if (lua_isnil(L, index)) {
+    if (!gpu_host_is_given(L, index)) {
         gpu_lua_push_function(L, gpu_lua_device_get);
         lua_call(L, 0, 1);
         lua_replace(L, index);

@@ -41,11 +41,12 @@ static gpulua_status take_exchange(const gpulua_exchange *given, gpulua_exchange
     return GPULUA_OK;
 }
 
-/* Our stream in an exchange of ORDER_STREAM. Stack: the stream's handle or nil at 2. */
+/* Our stream in an exchange of ORDER_STREAM. Stack: the stream at `index`. */
 static struct gpu_submit exchange_submit(lua_State *L, struct gpulua *g, struct gpu_device *device,
                                          int index) {
-    struct gpu_submit submit = {.stream = lua_isnil(L, index) ? gpu_lua_current_stream(L, g, device)
-                                                              : gpu_lua_check_stream(L, g, index)};
+    struct gpu_submit submit = {.stream = gpu_host_is_given(L, index)
+                                              ? gpu_lua_check_stream(L, g, index)
+                                              : gpu_lua_current_stream(L, g, device)};
     if (gpu_stream_device(submit.stream) != device) {
         gpu_lua_fail(L, GPULUA_INVALID_ARGUMENT,
                      "stream of an exchange: it is of another device than the buffer");
@@ -102,7 +103,7 @@ struct export_request {
     struct gpu_export *made;
 };
 
-/* Stack: the request, our stream or nil. */
+/* Stack: the request, our stream. */
 static int export_buffer(lua_State *L) {
     struct export_request *request = lua_touserdata(L, 1);
     const gpulua_exchange *exchange = request->exchange;
@@ -481,7 +482,7 @@ static void import_memory(lua_State *L, struct gpulua *g, struct import_request 
     }
 }
 
-/* Stack: the request, a device or nil, our stream or nil. */
+/* Stack: the request, a device, our stream. */
 static int import_tensor(lua_State *L) {
     struct import_request *request = lua_touserdata(L, 1);
     struct gpulua *g = gpu_lua_find(L);

@@ -4,7 +4,7 @@
 #include "host/structs.h"
 
 /* Calls function(L) in protected mode with light userdata of `request` at 1 and copies of the
- * values at two indices (0: nil) behind it; what it returns is left on the stack. */
+ * values at two indices behind it; what it returns is left on the stack. */
 static gpulua_status call(struct gpulua *g, lua_State *L, lua_CFunction function,
                           const void *request, int index, int more_index, int result_count) {
     index = index == 0 ? 0 : lua_absindex(L, index);
@@ -18,8 +18,7 @@ static gpulua_status call(struct gpulua *g, lua_State *L, lua_CFunction function
 
 /* ---- captures ---- */
 
-/* As scripts begin one: dev:capture{...}. Stack: the description, the device or nil, the pool or
- * nil. */
+/* As scripts begin one: dev:capture{...}. Stack: the description, the device, the pool. */
 static int begin(lua_State *L) {
     const gpulua_capture_info *info = lua_touserdata(L, 1);
     (void)gpu_host_device(L, gpu_lua_find(L), 2);
@@ -28,8 +27,10 @@ static int begin(lua_State *L) {
     lua_createtable(L, 0, 2);
     lua_pushstring(L, info->label);
     lua_setfield(L, -2, "label");
-    lua_pushvalue(L, 3);
-    lua_setfield(L, -2, "pool");
+    if (gpu_host_is_given(L, 3)) {
+        lua_pushvalue(L, 3);
+        lua_setfield(L, -2, "pool");
+    }
     lua_call(L, 2, 1);
     gpu_lua_push_function(L, gpu_lua_capture_enter);
     lua_pushvalue(L, -2);
@@ -73,7 +74,7 @@ gpulua_status gpulua_capture_describe_sized(lua_State *L, int index, gpulua_capt
     return status;
 }
 
-/* Stack: nil, the capture, nil. */
+/* Stack: the request, the capture. */
 static int finish(lua_State *L) {
     gpu_lua_push_function(L, gpu_lua_capture_finish);
     lua_pushvalue(L, 2);
@@ -107,7 +108,7 @@ struct launch_request {
     const gpulua_launch_info *info;
 };
 
-/* Stack: the request, the graph, the stream or nil. */
+/* Stack: the request, the graph, the stream. */
 static int launch(lua_State *L) {
     const struct launch_request *request = lua_touserdata(L, 1);
     gpu_lua_push_function(L, request->function);
@@ -116,8 +117,10 @@ static int launch(lua_State *L) {
         lua_createtable(L, 0, 2);
         lua_pushstring(L, request->info->label);
         lua_setfield(L, -2, "label");
-        lua_pushvalue(L, 3);
-        lua_setfield(L, -2, "stream");
+        if (gpu_host_is_given(L, 3)) {
+            lua_pushvalue(L, 3);
+            lua_setfield(L, -2, "stream");
+        }
     } else {
         lua_pushnil(L);
     }

@@ -43,14 +43,17 @@ gpulua_status gpu_host_check(struct gpulua *g, const struct gpulua_buffer *buffe
  * the stack for GPU_HOST_STACK values. */
 #define GPU_HOST_STACK 16
 struct gpulua *gpu_host_find(lua_State *L, gpulua_status *status);
-/* Pushes a copy of the value at `index` (absolute), with 0 nil. */
+/* Pushes a copy of the value at `index` (absolute), with 0 what gpu_host_is_given knows. */
 void gpu_host_push(lua_State *L, int index);
-/* Calls function(L) in protected mode with light userdata of `request` at 1 and a copy of the value
- * at `index` at 2 (0: nil). What it raises is kept. */
+/* Is there at `index` what was pushed of one that is not 0? Raises where that was nil: it is no
+ * default, but a handle that the host has not found. */
+bool gpu_host_is_given(lua_State *L, int index);
+/* Calls function(L) in protected mode with light userdata of `request` at 1 and gpu_host_push of
+ * `index` at 2. What it raises is kept. */
 gpulua_status gpu_host_call(struct gpulua *g, lua_State *L, lua_CFunction function, void *request,
                             int index);
-/* In such a function: the device at `index`, or if there is nil the default device, whose handle is
- * put there. */
+/* In such a function: the device at `index`, or if none was given the default device, whose handle
+ * is put there. */
 struct gpu_device *gpu_host_device(lua_State *L, struct gpulua *g, int index);
 
 #endif

@@ -24,8 +24,8 @@ static void set_true(lua_State *L, const char *name) {
     lua_setfield(L, -2, name);
 }
 
-/* As scripts make one: dev:memory{...}. Stack: the description, the device or nil, the memory to
- * stand on or nil. */
+/* As scripts make one: dev:memory{...}. Stack: the description, the device, the memory to stand
+ * on. */
 static int new_memory(lua_State *L) {
     const gpulua_memory_info *info = lua_touserdata(L, 1);
     (void)gpu_host_device(L, gpu_lua_find(L), 2);
@@ -33,7 +33,7 @@ static int new_memory(lua_State *L) {
     lua_pushvalue(L, 2);
     lua_createtable(L, 0, 9);
     set_text(L, "from", info->from);
-    if (!lua_isnil(L, 3)) {
+    if (gpu_host_is_given(L, 3)) {
         lua_pushvalue(L, 3);
         lua_setfield(L, -2, "from");
     }

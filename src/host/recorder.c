@@ -33,7 +33,7 @@ struct new_request {
     struct gpulua_recorder *made;
 };
 
-/* Stack: the request, a stream, a device or nil. */
+/* Stack: the request, a stream or a device. */
 static int new_recorder(lua_State *L) {
     struct new_request *request = lua_touserdata(L, 1);
     const gpulua_recorder_info *info = request->info;

@@ -38,7 +38,7 @@ struct begin_request {
     struct gpulua_stream_capture *made;
 };
 
-/* Stack: the request, a device or nil. */
+/* Stack: the request, a device. */
 static int begin(lua_State *L) {
     struct begin_request *request = lua_touserdata(L, 1);
     struct gpulua *g = gpu_lua_find(L);
