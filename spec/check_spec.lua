@@ -808,6 +808,31 @@ do -- where the suite's devices are: each transport runs this for itself
         local _, times = output:gsub("check: kernel 'idle': buffer 'spare' is declared in but was never read", "")
         assert.equal(1, times, output)
       end)
+
+      it("of what is not done are not warned of where a check of the kernel did not hold, or it was skipped", function()
+        local output, code = support.script([[
+          local gpu = require "gpulua"
+          local dev = gpu.device("cpu", { check = true })
+          local mod = dev:compile [=[
+            #include <gpulua_kernel.h>
+            extern "C" __global__ void half(const int *n, const int *a, int *b, const int *c, gpulua_ctx ctx) {
+              if (gpulua_check(ctx, *n > 0, "n is %d", *n)) b[0] = a[0] / *n;
+            }]=]
+          local half = mod:kernel("half", "in i32*, a: in i32*, b: out i32*, c: in i32*, gpulua_ctx")
+          local n, a, b = dev:upload("i32", { 0 }), dev:upload("i32", { 4 }), dev:buffer("i32", 1)
+          local c, d = dev:upload("i32", { 4 }), dev:buffer("i32", 1)
+          local function work() half:launch(1, n, a, b, a) half:launch(1, a, b, d, a) end
+          local graph = dev:capture(work)
+          print((graph:launch():join()), (pcall(work) and dev:current():mark():join()), (pcall(d.read, d)))
+          n:fill(1)
+          half:launch(1, n, a, b, c):await()
+        ]])
+        assert.equal(0, code, output)
+        assert.truthy(output:find("false\ttrue\tfalse", 1, true), output)
+        local _, times = output:gsub("check: kernel 'half'", "")
+        assert.equal(1, times, output)
+        assert.truthy(output:find("argument 4 ('c') is declared in but was never read", 1, true), output)
+      end)
     end)
 
     it("a temporary of a graph has no history: what one launch left is not there in the next", function()
