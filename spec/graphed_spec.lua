@@ -29,6 +29,17 @@ describe("a graphed function", function()
     assert.truthy(tostring(fast):find("gpulua.graphed on", 1, true))
   end)
 
+  it("lets go of what its function returned when it is closed", function()
+    local fast = dev:graphed(function(value) return dev:buffer("u8", 1 << 20):fill(value) end)
+    support.settle(dev)
+    local before = dev:stats().bytes_live
+    for value = 1, 3 do fast(value) end
+    fast:close()
+    support.settle(dev)
+    assert.equal(before, dev:stats().bytes_live)
+    assert.is_nil(fast:graph())
+  end)
+
   it("is captured anew where somebody has closed its graph, and counts on", function()
     local x, y = buffer(1), buffer(0)
     local runs = 0

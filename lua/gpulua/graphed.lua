@@ -363,10 +363,11 @@ function graphed.explain(self)
     patches = self.patches, replays = replays }
 end
 
---- graphed:close(): ends its graph. Idempotent.
+--- graphed:close(): ends its graph, and lets go of what f returned. Idempotent.
 function graphed.close(self)
   check_self(self, "close")
   self.is_closed = true
+  self[RESULTS] = false
   forget(self)
   if self.made then
     self.replays = replays_of(self)
