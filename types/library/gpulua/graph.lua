@@ -311,13 +311,14 @@ function pool:close() end
 ---function returned when it ran last. The first calls run the function as it is, the next one captures it, and others
 ---replay the graph. When an argument or an upvalue is another value than it was, the function runs again, and the graph
 ---is patched or made anew. An argument that is a table is another one, too, when what it holds is: up to 32 numbers,
----strings, booleans, handles and tables of such, as vectors and settings are. What the function reads in other
----tables and through upvalues is not seen, nor is an upvalue that changed while the function ran, by itself or by
----another task while it waited: `graphed:refresh` says that it has. In check mode it runs at each call, and doing
----something else with the same values is an error. What the function itself calls or spawns may call it again: that is
----part of the same run. In a capture of its device the function is run, and becomes part of that; in one of another
----device it is run as it is where it would have to be captured; conditional nodes raise `InvalidArgument` there, as
----that capture cannot have them.
+---strings, booleans, handles and tables of such, as vectors and settings are. What the function reads in other tables
+---and through upvalues is not seen, nor is an upvalue that changed while the function ran, by itself or by another task
+---while it waited: `graphed:refresh` says that it has. In check mode it runs at each call, and doing something else
+---with the same values is an error. What it would have to compile in a run that is captured (a `gpu.map` with numbers
+---of another type, 0.5 after 2) raises `CaptureActive`: call that once as it is. What the function itself calls or
+---spawns may call it again: that is part of the same run. In a capture of its device the function is run, and becomes
+---part of that; in one of another device it is run as it is where it would have to be captured; conditional nodes raise
+---`InvalidArgument` there, as that capture cannot have them.
 ---
 ---A replay returns the same handles as the run before: who closes one of them has it closed for later calls, too. The
 ---memory of what was returned is the graph's, also where a later run returns another handle of it: each call writes it
@@ -362,7 +363,7 @@ function graphed:graph() end
 ---@return { calls: integer, eager: integer, captures: integer, patches: integer, replays: integer } counters
 function graphed:explain() end
 
----Ends its graph.
+---Ends its graph, and lets go of what the function returned.
 ---
 ---Waits: no.
 ---

@@ -113,7 +113,8 @@ function memory:reap() end
 function memory:on_pressure(f) end
 
 ---Calls `f(bytes)` in the middle of an allocation when the device has no memory left: it frees what it can, and returns
----whether it has. Higher priorities come first. For memory that was made with `oom = "free"`.
+---whether it has. Higher priorities come first. For memory that was made with `oom = "free"`. Where a budget is short,
+---the device's or a memory's, nobody is asked: that is `OutOfBudget`.
 ---
 ---Waits: no.
 ---

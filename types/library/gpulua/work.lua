@@ -155,7 +155,8 @@ function task:cancel() end
 ---@return "queued"|"running"|"waiting"|"done"|"failed"|"cancelled" status
 function task:status() end
 
----It belongs to nobody any more: nobody waits for it, and a failure is reported.
+---It belongs to nobody any more, nor to a capture: nobody waits for it, what it launches from here on is done, and a
+---failure is reported.
 ---
 ---Waits: no.
 ---
