@@ -368,4 +368,22 @@ describe("wait", function()
     end):await()
     assert.truthy(rounds > 100, rounds)
   end)
+
+  it("of no time lets tasks run where they wait outside of tasks, as it does in one", function()
+    local text = [[
+      local gpu = require "gpulua"
+      local task, looks = gpu.spawn(function() gpu.sleep(0.01) return 7 end), 0
+      local ok, result
+      repeat
+        ok, result = task:join(0)
+        looks = looks + 1
+      until ok or looks == 10000000
+      print(ok, result, looks > 1, gpu.timeout(0, function() return "over" end))
+    ]]
+    for _, run in ipairs { support.script, support.stock_script } do
+      local output, code = run(text)
+      assert.equal(0, code, output)
+      assert.equal("true\t7\ttrue\tover\n", output)
+    end
+  end)
 end)

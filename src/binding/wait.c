@@ -536,10 +536,11 @@ static gpulua_status drive_to_end(lua_State *L, struct gpulua *g, struct task *t
     gpulua_status status = GPULUA_OK;
     while (status == GPULUA_OK && task->state != TASK_ENDED) {
         (void)gpu_lua_check_wait(L, g, "a task", deadline_ns, &began);
-        if (deadline_ns != INT64_MAX && gpu_lua_now_ns() >= deadline_ns) {
-            status = GPULUA_TIMEOUT;
-        } else if (!gpu_lua_turn(g, L, deadline_ns, true)) {
+        if (!gpu_lua_turn(g, L, deadline_ns, true)) {
             gpu_lua_unstick(g);
+        }
+        if (deadline_ns != INT64_MAX && gpu_lua_now_ns() >= deadline_ns) {
+            status = GPULUA_TIMEOUT; /* behind a turn: who looks again and again lets it run */
         }
     }
     gpu_lua_trace_wait_ends(L, g, &began);
