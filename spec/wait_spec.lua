@@ -386,4 +386,23 @@ describe("wait", function()
       assert.equal("true\t7\ttrue\tover\n", output)
     end
   end)
+
+  it("of no time looks: who asks again and again, in check mode as well, sees it over", function()
+    local text = [[
+      local gpu = require "gpulua"
+      local dev = gpu.device("cpu", { check = true })
+      local x = dev:buffer("f32", 4)
+      for _, what in ipairs { "op", "buffer" } do
+        local op, looks = x:fill(1) and gpu.map("x + 1", { x = x, out = x }), 0
+        local item = what == "op" and op or x
+        while not item:join(0) and looks < 10000 do looks = looks + 1 end
+        print(looks < 10000, item:await(0) == item)
+      end
+    ]]
+    for _, run in ipairs { support.script, support.stock_script } do
+      local output, code = run(text)
+      assert.equal(0, code, output)
+      assert.equal("true\ttrue\ntrue\ttrue\n", output)
+    end
+  end)
 end)

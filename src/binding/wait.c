@@ -567,6 +567,20 @@ static int item_block(lua_State *L, struct gpulua *g, struct item *item, bool is
                : item_finish(L, g, item, is_join);
 }
 
+/* Some devices do nothing, or tell nothing, before somebody looks. */
+static bool item_is_over_now(const struct item *item) {
+    if (item->kind == GPU_LUA_KIND_OP) {
+        gpu_op_look(item->op);
+    } else if (item->kind == GPU_LUA_KIND_BUFFER) {
+        struct gpu_op *op = gpu_ref_pending(&item->ref, true);
+        if (op) {
+            gpu_op_look(op);
+            gpu_op_release(op);
+        }
+    }
+    return gpu_lua_item_is_over(item);
+}
+
 static int item_wait(lua_State *L, bool is_join) {
     struct gpulua *g = GPU_LUA(L);
     struct item item;
@@ -578,7 +592,8 @@ static int item_wait(lua_State *L, bool is_join) {
         gpu_lua_check_eager(L, g, gpu_lua_item_device(&item), is_join ? "join" : "await");
     }
     gpu_lua_check_pending(L, g);
-    if (gpu_lua_item_is_over(&item)) {
+    bool is_look = deadline_ns != INT64_MAX && deadline_ns <= gpu_lua_now_ns(); /* of no time */
+    if (gpu_lua_item_is_over(&item) || (is_look && item_is_over_now(&item))) {
         return item_finish(L, g, &item, is_join);
     }
     if (item.kind == GPU_LUA_KIND_TASK) {
@@ -623,20 +638,6 @@ int gpu_lua_await(lua_State *L) {
  * Waits as await does, and raises nothing but misuse and what ends the waiting task itself. */
 int gpu_lua_join(lua_State *L) {
     return item_wait(L, true);
-}
-
-/* Some devices do nothing, or tell nothing, before somebody looks. */
-static bool item_is_over_now(const struct item *item) {
-    if (item->kind == GPU_LUA_KIND_OP) {
-        gpu_op_look(item->op);
-    } else if (item->kind == GPU_LUA_KIND_BUFFER) {
-        struct gpu_op *op = gpu_ref_pending(&item->ref, true);
-        if (op) {
-            gpu_op_look(op);
-            gpu_op_release(op);
-        }
-    }
-    return gpu_lua_item_is_over(item);
 }
 
 /* op:done() -> whether it is over, with whatever result
