@@ -301,8 +301,8 @@ function device:rng(options) end
 function device:synchronize() end
 
 ---Waits until the device takes work: at once, unless it is lost and on its way up again. Then also until the buffers
----with a `rebuild` have been built anew, where the device is lost meanwhile in its next life. That work was lost is not
----raised any more: who waits here knows.
+---with a `rebuild` have been built anew, where the device is lost meanwhile in its next life. That work of this task
+---was lost is not raised any more: who waits here knows.
 ---
 ---Waits: yields.
 ---
@@ -557,7 +557,7 @@ function device:close() end
 ---@field kernels_live integer
 ---@field graphs_live integer
 ---@field graph_bytes integer Of the nodes of graphs, estimated.
----@field graph_evictions integer Graphs that were put away because memory was short.
+---@field graph_evictions integer Graphs that were put away because memory was short; their temporaries stay.
 ---@field imports_live integer Memory of other libraries.
 ---@field exports_live integer Memory lent to other libraries.
 ---@field losses integer How often it was lost.

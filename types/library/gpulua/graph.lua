@@ -161,8 +161,8 @@ function graph:update(options, f) end
 ---name has its number: "first.2". Of fills, copies and writes it is "fill#n.dst", "copy#n.src" and so on.
 ---false for a pointer is NULL. Vectors and structures by value are tables, as for a launch, of which only what is
 ---there changes; their parts are parameters of their own, "kernel#n.v.x". Of library calls it is what they were given
----as buffers and factors ("gemm#1.alpha"; a complex one is a pair or a number), and no sizes. Two names of one
----place are an error.
+---as buffers and factors ("gemm#1.alpha", "fft_forward#1.in", "fft_forward#1.scale"; a complex one is a pair or a
+---number), and no sizes. Two names of one place are an error; that of an unknown name lists those that there are.
 ---
 ---```lua
 ---local a, b = dev:buffer("f32", 4, { label = "a" }):fill(1), dev:buffer("f32", 4):fill(5)
