@@ -19,6 +19,7 @@ enum { OK = 0, INVALID = 1, NO_MEMORY = 2, NO_CONTEXT = 201, NOT_FOUND = 500, NO
 API char fake_fail_name[64]; /* the call that fails ... */
 API int fake_fail_code;      /* ... with this code; fatal ones then answer every call */
 API int fake_fail_skip;      /* ... after so many that do not */
+API int fake_fail_more;      /* and so many more of that name behind it */
 API int fake_sticky;
 API int fake_calls_after_loss;
 API long fake_live; /* slabs, streams, events, modules, registrations, contexts */
@@ -164,7 +165,7 @@ static result answer(const char *name) {
     }
     if (fake_fail_code != 0 && strcmp(name, fake_fail_name) == 0 && fake_fail_skip-- <= 0) {
         int code = fake_fail_code;
-        fake_fail_code = 0;
+        fake_fail_code = fake_fail_more-- > 0 ? code : 0;
         fake_sticky = code >= 700 && code < 720 ? code : 0;
         if (fake_says != NULL) {
             log_add(fake_says, name, code);

@@ -30,7 +30,7 @@ static struct client *open_fake(enum wire_transport transport, enum completion c
     FAKE(volatile int, pending) = 0;
     FAKE(volatile int, words) = 0;
     FAKE(volatile int, sleep_code) = 0;
-    FAKE(int, sticky) = FAKE(int, fail_code) = 0;
+    FAKE(int, sticky) = FAKE(int, fail_code) = FAKE(int, fail_more) = 0;
     struct client *client = client_create(transport, &error);
     if (client != NULL && client_open_device(client) != GPULUA_OK) {
         printf("# %s\n", client_text(client));
@@ -377,6 +377,71 @@ static void test_owed(enum completion completion) {
     FAKE(int, sticky) = 0;
 }
 
+static struct client_record fill_by_kernel(void) {
+    struct client_record out = client_record(WIRE_OP_FILL, 0);
+    out.record.u.fill.dst = gpu_wire_address(1, 0);
+    out.record.u.fill.elem_count = 4;
+    out.record.u.fill.elem_bytes = 8;
+    out.record.u.fill.pattern[0] = 1; /* two words, which takes a kernel */
+    return out;
+}
+
+/* Without memory for a call that puts work behind other work, or its end: the device stays, nobody
+ * runs ahead, and ends are known all the same. */
+static void test_short(const char *call, enum completion completion) {
+    struct client *client = open_fake(WIRE_TRANSPORT_THREAD, completion);
+    if (client == NULL) {
+        return;
+    }
+    char line[128];
+    FAKE(volatile int, pending) = 1;
+    FAKE(int, fail_more) = 1 << 30;
+    fail_next(call, 2, 0);
+    uint64_t first = client_fill(client, 0, 0, 4, 1);
+    usleep(20000);
+    int runs = FAKE(volatile int, runs);
+    struct client_record out = fill_by_kernel();
+    client_wait_on(&out, 0, first, WIRE_WAIT_ORDER);
+    uint64_t second = client_submit(client, &out, 1);
+    usleep(20000);
+    gpu_wire_link_drain(client->link);
+    snprintf(line, sizeof line, "without memory for %s nobody runs ahead", call);
+    check(FAKE(volatile int, runs) == runs && !client_is_over(client, 0, first), line);
+    FAKE(volatile int, pending) = 0;
+    snprintf(line, sizeof line, "without memory for %s work ends, and is known to", call);
+    check(client_wait_ms(client, 0, first, 20000) && client_wait_ms(client, 1, second, 20000) &&
+              FAKE(volatile int, runs) == runs + 1,
+          line);
+    FAKE(int, fail_more) = FAKE(int, fail_code) = 0;
+    check(client_wait(client, 2, client_fill(client, 2, 0, 4, 1)), "with memory all is as before");
+    snprintf(line, sizeof line, "without memory for %s nothing fails and the device stays", call);
+    check(client->lost_count == 0 && client->failure_count == 0, line);
+    check(client_close(client), "closes");
+}
+
+/* Nobody gets what lies in front of an event that is still to be recorded. */
+static void test_short_native(void) {
+    struct client *client = open_fake(WIRE_TRANSPORT_INLINE, WORD);
+    if (client == NULL) {
+        return;
+    }
+    FAKE(volatile int, pending) = 1;
+    FAKE(int, fail_more) = 1 << 30;
+    fail_next("cuEventRecord", 2, 0);
+    uint64_t seq = client_fill(client, 0, 0, 4, 1);
+    struct client_record out = client_record(WIRE_OP_STREAM_NATIVE, 0);
+    check(client_request(client, &out) == GPULUA_OUT_OF_MEMORY,
+          "nobody gets the own handle of a stream that owes an event for want of memory");
+    out = client_record(WIRE_OP_STREAM_GIVE, 0);
+    out.record.u.foreign.stream = 1;
+    out.record.u.foreign.seq = seq;
+    check(client_request(client, &out) == GPULUA_OUT_OF_MEMORY, "nor is put behind it");
+    FAKE(int, fail_more) = FAKE(int, fail_code) = 0;
+    check(client_request(client, &out) == GPULUA_OK, "until it can be recorded");
+    FAKE(volatile int, pending) = 0;
+    check(client_wait(client, 0, seq) && client->lost_count == 0 && client_close(client), "closes");
+}
+
 /* What is behind work whose end nobody can ever know is not done. */
 static void test_owed_fails(void) {
     struct client *client = open_fake(WIRE_TRANSPORT_INLINE, WORD);
@@ -387,11 +452,7 @@ static void test_owed_fails(void) {
     fill_flagged(client, 0, WIRE_FLAG_UNHELD);
     fail_next("cuEventRecord", 1, 0);
     int runs = FAKE(volatile int, runs);
-    struct client_record out = client_record(WIRE_OP_FILL, 0);
-    out.record.u.fill.dst = gpu_wire_address(1, 0);
-    out.record.u.fill.elem_count = 4;
-    out.record.u.fill.elem_bytes = 8;
-    out.record.u.fill.pattern[0] = 1; /* two words, which takes a kernel */
+    struct client_record out = fill_by_kernel();
     client_submit(client, &out, 0);
     gpu_wire_link_drain(client->link);
     check(client->lost_count == 1, "an event that is owed and cannot be recorded: lost");
@@ -448,6 +509,11 @@ int main(void) {
     test_hidden();
     test_wordless();
     test_owed_fails();
+    for (enum completion completion = WORD; completion <= BLOCK; completion++) {
+        test_short("cuEventRecord", completion);
+        test_short("cuEventCreate", completion);
+    }
+    test_short_native();
     test_asleep(WIRE_TRANSPORT_INLINE);
     test_asleep(WIRE_TRANSPORT_THREAD);
     test_kept();

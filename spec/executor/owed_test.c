@@ -3,7 +3,8 @@
  * holds it, or that it will do for what was before it, and waits for other work. Then whatever is
  * done comes behind all that it waits for, nothing counts as over before it is, whoever waits hears
  * of it as soon as can be, and what runs is among those that a loss would name. The twin forgets
- * the events that are owed. */
+ * the events that are owed. Where there is no memory for events now and then, all of that
+ * holds but for how soon. */
 #include <pthread.h>
 
 #include "executor/executor.h"
@@ -39,6 +40,17 @@ static struct backend_stream *streams[CLIENT_STREAMS + 1];
 static struct backend_event *events; /* all: waits for those that are gone may be pending */
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static int words_left; /* so many can be written yet; negative: any number */
+static bool lacks_memory, works_when_asked;
+static uint64_t lack_state;
+static uint32_t lack; /* so many calls more fail */
+
+static bool fails(struct backend_error *error) {
+    lack_state = lack_state * UINT64_C(6364136223846793005) + 1442695040888963407u;
+    uint32_t random = (uint32_t)(lack_state >> 33);
+    lack = lack > 0 ? lack - 1 : random % 32 == 0 ? random / 32 % 40 : 0;
+    return lacks_memory && lack > 0 &&
+           gpu_backend_fail(error, GPULUA_OUT_OF_MEMORY, 0, "no memory") != GPULUA_OK;
+}
 
 static void put(struct backend_stream *stream, struct item item) {
     pthread_mutex_lock(&lock);
@@ -115,7 +127,9 @@ static gpulua_status stream_word(struct backend_stream *stream, _Atomic uint64_t
 static gpulua_status event_create(struct backend_device *device, struct backend_event **event,
                                   struct backend_error *error) {
     (void)device;
-    (void)error;
+    if (fails(error)) {
+        return GPULUA_OUT_OF_MEMORY;
+    }
     *event = calloc(1, sizeof **event);
     (*event)->next = events;
     events = *event;
@@ -127,7 +141,9 @@ static void event_destroy(struct backend_device *device, struct backend_event *e
 }
 static gpulua_status event_record(struct backend_event *event, struct backend_stream *stream,
                                   struct backend_error *error) {
-    (void)error;
+    if (fails(error)) {
+        return GPULUA_OUT_OF_MEMORY;
+    }
     pthread_mutex_lock(&lock);
     uint64_t number = ++event->recorded;
     pthread_mutex_unlock(&lock);
@@ -140,10 +156,20 @@ static gpulua_status stream_wait(struct backend_stream *stream, struct backend_e
     put(stream, (struct item){.kind = WAIT, .number = event->recorded, .event = event});
     return GPULUA_OK;
 }
+static void step_some(void);
 static enum backend_query event_query(struct backend_event *event, struct backend_error *error) {
     (void)error;
+    step_some();
     pthread_mutex_lock(&lock);
     bool is_done = event->fired >= event->recorded;
+    pthread_mutex_unlock(&lock);
+    return is_done ? BACKEND_DONE : BACKEND_PENDING;
+}
+static enum backend_query stream_query(struct backend_stream *stream, struct backend_error *error) {
+    (void)error;
+    step_some();
+    pthread_mutex_lock(&lock);
+    bool is_done = stream->count == 0;
     pthread_mutex_unlock(&lock);
     return is_done ? BACKEND_DONE : BACKEND_PENDING;
 }
@@ -174,6 +200,7 @@ static const struct backend_ops queue_ops = {.version = GPU_BACKEND_VERSION,
                                              .event_destroy = event_destroy,
                                              .event_record = event_record,
                                              .event_query = event_query,
+                                             .stream_query = stream_query,
                                              .fill = fill};
 
 /* Instead of backend/registry.c's. */
@@ -190,7 +217,7 @@ struct noted {
     uint8_t flags, need_count;
     struct {
         uint32_t slot;
-        uint64_t last; /* that is done, of what is waited for and before it */
+        uint64_t seq, last; /* that is done, of what is waited for and before it */
     } needs[NEEDS_MAX];
     uint64_t last_good; /* it, or what is before it: what can be done of that */
 };
@@ -219,10 +246,23 @@ static bool would_be_named(uint32_t slot, uint64_t seq) {
     return count < GPU_SUSPECTS_PER_STREAM_MAX && seq - first < GPU_REPLAYS_SUSPECTED_MAX;
 }
 
-static void do_work(uint32_t slot, uint64_t seq) {
+/* Of what that work is to be behind, itself or by way of what has failed. */
+static uint64_t missing(uint32_t slot, uint64_t seq) {
     const struct noted *work = &noted[slot][seq];
+    uint64_t count = 0;
     for (uint32_t i = 0; i < work->need_count; i++) {
-        early += done[work->needs[i].slot] < work->needs[i].last;
+        uint32_t other = work->needs[i].slot;
+        count += done[other] < work->needs[i].last;
+        for (uint64_t k = work->needs[i].last + 1; k <= work->needs[i].seq; k++) {
+            count += missing(other, k);
+        }
+    }
+    return count;
+}
+
+static void do_work(uint32_t slot, uint64_t seq) {
+    for (uint64_t i = done[slot] + 1; i <= seq; i++) { /* the others have failed */
+        early += missing(slot, i);
     }
     unnamed += has_words && !would_be_named(slot, seq);
     over_early += client_is_over(client, slot, seq);
@@ -256,6 +296,13 @@ static bool step(struct backend_stream *stream) {
 
 static void step_all(struct backend_stream *stream) {
     while (step(stream)) {}
+}
+
+/* Where nobody else works things off while the executor waits. */
+static void step_some(void) {
+    for (uint32_t slot = 0; works_when_asked && slot < CLIENT_STREAMS; slot++) {
+        (void)step(streams[slot]);
+    }
 }
 
 /* Until nothing moves: is all done? */
@@ -304,6 +351,7 @@ static void submit(uint32_t slot, unsigned flags) {
         uint64_t wanted = newest > back ? newest - back : newest;
         client_wait_on(&out, other, wanted, WIRE_WAIT_ORDER);
         work->needs[work->need_count].slot = other;
+        work->needs[work->need_count].seq = wanted;
         work->needs[work->need_count++].last = noted[other][wanted].last_good;
     }
     client_submit(client, &out, slot);
@@ -340,7 +388,7 @@ static void await_some(void) {
         }
         step_until(slot, covering(slot, wanted));
         client->link->ops->poll(client->link);
-        late += !client_is_over(client, slot, wanted);
+        late += !lacks_memory && !client_is_over(client, slot, wanted);
         gpu_wire_link_want(client->link, slot, 0);
     }
 }
@@ -386,7 +434,8 @@ static bool run(enum wire_transport transport, enum protection protection, int w
                 uint64_t seed) {
     struct wire_error error = {.status = GPULUA_OK};
     client_options = protection == TWIN ? "backend queue\nunsettled\n" : "backend queue\n";
-    random_state = seed;
+    random_state = lack_state = seed;
+    works_when_asked = lacks_memory && transport == WIRE_TRANSPORT_INLINE;
     words_left = words;
     has_words = words < 0;
     memset(done, 0, sizeof done);
@@ -458,6 +507,11 @@ int main(void) {
     test(WIRE_TRANSPORT_THREAD, -1, 20, "thread");
     test(WIRE_TRANSPORT_INLINE, 50, 50, "inline, after some words none can be written");
     test(WIRE_TRANSPORT_THREAD, 50, 10, "thread, after some words none can be written");
+    lacks_memory = true;
+    test(WIRE_TRANSPORT_INLINE, -1, 40, "inline, at times without memory");
+    test(WIRE_TRANSPORT_THREAD, -1, 5, "thread, at times without memory");
+    test(WIRE_TRANSPORT_INLINE, 50, 20, "inline, at times without memory, later without words");
+    lacks_memory = false;
     early = 0;
     for (uint64_t seed = 1; seed <= 20 && early == 0; seed++) {
         (void)run(WIRE_TRANSPORT_INLINE, TWIN, -1, seed);

@@ -268,6 +268,9 @@ struct backend_ops {
     gpulua_status (*event_record)(struct backend_event *event, struct backend_stream *stream,
                                   struct backend_error *error);
     enum backend_query (*event_query)(struct backend_event *event, struct backend_error *error);
+    /* Is all that is on the stream over? Takes no memory: for work that no event could be recorded
+     * behind. The stream is not captured. NULL, or PENDING for good: nobody can tell. */
+    enum backend_query (*stream_query)(struct backend_stream *stream, struct backend_error *error);
     /* Blocks without taking processor time until the event's last record is over (DONE), or nobody
      * can tell any more when it is (FAILED; event_query says why). At once with other slots; but
      * one thread at most for an event, which is neither recorded again nor destroyed meanwhile.

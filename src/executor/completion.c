@@ -169,16 +169,21 @@ static bool is_still_taken(const struct wire_executor *executor,
 }
 
 /* An event behind the newest operation. False: it is owed for as long as the host captures the
- * stream; or the device is lost, for nobody could ever tell when the operation is over. */
+ * stream, or until there is memory for it; or the device is lost, for nobody could ever tell when
+ * the operation is over. */
 static bool put_event(struct wire_executor *executor, uint32_t slot) {
     struct executor_stream *stream = executor->streams[slot];
-    if (__builtin_expect(stream->is_taken, 0) && is_still_taken(executor, stream)) {
-        stream->owes_event = true;
+    /* What is tried late may come into a capture that has begun since. */
+    bool may_be_taken =
+        stream->is_taken || (stream->is_short && executor->info.place == WIRE_EXECUTOR_INLINE);
+    if (__builtin_expect(may_be_taken, 0) && is_still_taken(executor, stream)) {
+        stream->owes_event = stream->is_taken = true;
         return false;
     }
     struct executor_event *event = gpu_executor_event_next(executor, slot);
     if (event->event != NULL && gpu_executor_sleepers_keep(executor, event->event)) {
         event->event = NULL;
+        event->is_timed = false;
     }
     struct backend_error error;
     gpu_backend_error_init(&error);
@@ -193,7 +198,9 @@ static bool put_event(struct wire_executor *executor, uint32_t slot) {
         status = executor->ops->event_record(event->event, stream->stream, &error);
     }
     if (status != GPULUA_OK) {
-        stream->owes_event = stream->is_taken = is_captured(status);
+        stream->is_taken = is_captured(status);
+        stream->is_short = status == GPULUA_OUT_OF_MEMORY;
+        stream->owes_event = stream->is_taken || stream->is_short;
         if (!stream->owes_event) {
             lose_with(executor, "cannot record an event", &error);
         }
@@ -203,7 +210,7 @@ static bool put_event(struct wire_executor *executor, uint32_t slot) {
     event->seq = stream->last_seq;
     event->has_word = stream->word_seq == stream->last_seq;
     stream->event_count++;
-    stream->owes_event = stream->is_taken = false;
+    stream->owes_event = stream->is_taken = stream->is_short = false;
     return true;
 }
 
@@ -306,6 +313,7 @@ struct executor_event *gpu_executor_event_of(struct wire_executor *executor, uin
     uint64_t newest = stream->event_count - 1;
     uint32_t capacity = stream->event_capacity;
     uint64_t oldest = stream->event_count > capacity ? stream->event_count - capacity : 0;
+    oldest += stream->events[oldest % capacity].event == NULL; /* a sleeper has it, put_event */
     uint64_t back = stream->last_seq - seq;
     if (back <= newest - oldest) {
         struct executor_event *event = &stream->events[(newest - back) % capacity];
@@ -331,12 +339,53 @@ gpulua_status gpu_executor_event_awaited(struct wire_executor *executor, uint32_
                                          struct backend_error *error) {
     *event = gpu_executor_event_of(executor, slot, seq);
     const struct executor_stream *stream = executor->streams[slot];
-    return *event != NULL || stream == NULL || !stream->owes_event
-               ? GPULUA_OK
+    if (*event != NULL || stream == NULL || !stream->owes_event) {
+        return GPULUA_OK;
+    }
+    return !stream->is_taken
+               ? gpu_backend_fail(error, GPULUA_OUT_OF_MEMORY, 0,
+                                  "no memory for an event behind what is to be waited for")
                : gpu_backend_fail(
                      error, GPULUA_CAPTURE_ACTIVE, 0,
                      "what is to be waited for is on a stream that the host captures, "
                      "on another thread, and is not known to be over before that ends");
+}
+
+/* The stream's work up to there is. */
+static void tell_over(struct wire_executor *executor, uint32_t slot, uint64_t seq) {
+    struct executor_stream *stream = executor->streams[slot];
+    if (stream->print_seq != 0) {
+        if (executor->ops->flush_output != NULL) {
+            executor->ops->flush_output(executor->device);
+        }
+        if (stream->print_seq <= seq) {
+            stream->print_seq = 0;
+            executor->printing_count--;
+        }
+    }
+    if (__builtin_expect(executor->is_traced && !executor->tells_times, 0)) {
+        gpu_executor_trace_tell(executor, slot, seq);
+    }
+    gpu_executor_host_done(executor, slot, seq);
+}
+
+/* Without an event, for want of memory: is all of the stream's work over? */
+static bool is_idle(struct wire_executor *executor, uint32_t slot) {
+    const struct executor_stream *stream = executor->streams[slot];
+    if (stream->stream == NULL || !stream->owes_event || stream->is_taken ||
+        executor->ops->stream_query == NULL) {
+        return false;
+    }
+    struct backend_error error;
+    gpu_backend_error_init(&error);
+    enum backend_query query = executor->ops->stream_query(stream->stream, &error);
+    if (query == BACKEND_FAILED) {
+        lose_with(executor, "", &error);
+    } else if (query == BACKEND_DONE) {
+        tell_over(executor, slot, stream->last_seq);
+    }
+    free(error.log);
+    return query != BACKEND_PENDING;
 }
 
 bool gpu_executor_is_over(struct wire_executor *executor, uint32_t slot, uint64_t seq) {
@@ -345,10 +394,10 @@ bool gpu_executor_is_over(struct wire_executor *executor, uint32_t slot, uint64_
         return true;
     }
     struct executor_event *event = gpu_executor_event_of(executor, slot, seq);
-    if (event == NULL) {
-        return executor->streams[slot] == NULL; /* not submitted yet; or its stream is gone */
+    const struct executor_stream *stream = executor->streams[slot];
+    if (event == NULL) { /* not submitted yet; or its stream is gone; or it is owed */
+        return stream == NULL || (seq <= stream->last_seq && is_idle(executor, slot));
     }
-    struct executor_stream *stream = executor->streams[slot];
     if (event->seq == seq && event->has_word && !executor->asks_driver) {
         return false; /* the word is on its way */
     }
@@ -361,19 +410,7 @@ bool gpu_executor_is_over(struct wire_executor *executor, uint32_t slot, uint64_
         lose_with(executor, "", &error);
         return true;
     case BACKEND_DONE:
-        if (stream->print_seq != 0) {
-            if (executor->ops->flush_output != NULL) {
-                executor->ops->flush_output(executor->device);
-            }
-            if (stream->print_seq <= event->seq) {
-                stream->print_seq = 0;
-                executor->printing_count--;
-            }
-        }
-        if (__builtin_expect(executor->is_traced && !executor->tells_times, 0)) {
-            gpu_executor_trace_tell(executor, slot, event->seq);
-        }
-        gpu_executor_host_done(executor, slot, event->seq);
+        tell_over(executor, slot, event->seq);
         return true;
     }
     return false;

@@ -108,8 +108,9 @@ struct executor_stream {
     uint64_t print_seq; /* newest launch whose text is not out yet; 0: none. While there is one, no
                            word is written: poll flushes first */
     bool owes_event;    /* behind the newest operation there is none yet: it is of no use so far, or
-                           is_taken */
+                           is_taken, or is_short */
     bool is_taken;      /* the host had captured the stream when it was to be recorded */
+    bool is_short;      /* there was no memory for it, at the last try */
     bool is_dirty;      /* in executor->dirty: work without a word behind it; where no words are
                            written, work that nobody knows the end of */
 };
@@ -459,7 +460,7 @@ void gpu_executor_settle_taken(struct wire_executor *executor);
 struct executor_event *gpu_executor_event_of(struct wire_executor *executor, uint32_t slot,
                                              uint64_t seq);
 /* For who is to be behind it: NULL is nothing to wait for. CAPTURE_ACTIVE: there can be none yet.
- */
+ * OUT_OF_MEMORY: there is none for want of memory; gpu_executor_is_over tells all the same. */
 gpulua_status gpu_executor_event_awaited(struct wire_executor *executor, uint32_t slot,
                                          uint64_t seq, struct executor_event **event,
                                          struct backend_error *error);

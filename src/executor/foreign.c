@@ -99,6 +99,11 @@ gpulua_status gpu_executor_stream_native(struct wire_executor *executor,
                                 record->stream);
     }
     gpu_executor_settle(executor, record->stream);
+    /* Recorded later, it would be behind the host's work. */
+    if (row->owes_event && !row->is_taken) {
+        return gpu_backend_fail(error, GPULUA_OUT_OF_MEMORY, 0,
+                                "no memory for an event behind what is on the stream");
+    }
     facts->native = executor->ops->stream_native(row->stream);
     return GPULUA_OK;
 }
@@ -107,7 +112,8 @@ static bool is_owed(struct wire_executor *executor, uint32_t slot, uint64_t seq)
     struct executor_event *event;
     struct backend_error ignored;
     gpu_backend_error_init(&ignored);
-    return gpu_executor_event_awaited(executor, slot, seq, &event, &ignored) != GPULUA_OK;
+    return gpu_executor_event_awaited(executor, slot, seq, &event, &ignored) ==
+           GPULUA_CAPTURE_ACTIVE;
 }
 
 gpulua_status gpu_executor_capture(struct wire_executor *executor, const struct wire_record *record,

@@ -249,7 +249,7 @@ static bool must_wait(struct wire_executor *executor, uint32_t slot,
         return false;
     }
     uint64_t count = stream->event_count, last = stream->event_capacity - 1;
-    return !stream->owes_event ||
+    return !stream->is_taken ||
            (count > 0 &&
             !gpu_executor_is_over(executor, slot, stream->events[(count - 1) & last].seq));
 }

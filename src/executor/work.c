@@ -9,8 +9,22 @@
 #include "ranges/ranges.h"
 #include "wire/sync.h"
 
+/* Blocks until it is over. Nothing later is done meanwhile on any stream. */
+static void wait_here(struct wire_executor *executor, uint32_t slot, uint64_t seq) {
+    if (executor->ops != NULL && executor->ops->ask != NULL) {
+        executor->ops->ask(executor->device, executor->streams[slot]->stream, seq);
+    }
+    executor->asks_driver = true; /* also where a word is to come: behind a fault none does */
+    while (!gpu_executor_is_over(executor, slot, seq)) {
+        gpu_wire_nap_ns(100000);
+    }
+    executor->asks_driver = false;
+}
+
 /* Later work on the stream behind every operation that the record waits for. A skipped record does
- * this too: the script side leaves out waits that an earlier record on the stream has made. */
+ * this too: the script side leaves out waits that an earlier record on the stream has made, and
+ * takes what is behind this one for being behind those as well. So what cannot be put on the stream
+ * is waited for here. */
 static gpulua_status issue_waits(struct wire_executor *executor, const struct wire_record *record,
                                  struct backend_stream *stream, struct backend_error *error) {
     const struct wire_wait *waits = gpu_wire_record_waits(record);
@@ -24,26 +38,16 @@ static gpulua_status issue_waits(struct wire_executor *executor, const struct wi
         struct executor_event *event;
         gpulua_status status =
             gpu_executor_event_awaited(executor, wait->stream, wait->seq, &event, error);
-        if (status != GPULUA_OK) {
+        if (status == GPULUA_CAPTURE_ACTIVE) {
             return status;
         }
-        if (event == NULL) {
-            continue;
-        }
-        if (stream == NULL) {
-            /* Nothing can hold this record back but we. It fails, and so does what follows. */
-            if (executor->ops != NULL && executor->ops->ask != NULL) {
-                executor->ops->ask(executor->device, executor->streams[wait->stream]->stream,
-                                   wait->seq);
+        if (status == GPULUA_OK && event != NULL && stream != NULL) {
+            status = executor->ops->stream_wait(stream, event->event, error);
+            if (status != GPULUA_OK) {
+                return status;
             }
-            while (!gpu_executor_is_over(executor, wait->stream, wait->seq)) {
-                gpu_wire_nap_ns(100000);
-            }
-            continue;
-        }
-        status = executor->ops->stream_wait(stream, event->event, error);
-        if (status != GPULUA_OK) {
-            return status;
+        } else if (status != GPULUA_OK || event != NULL) {
+            wait_here(executor, wait->stream, wait->seq);
         }
     }
     return GPULUA_OK;

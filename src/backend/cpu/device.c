@@ -396,6 +396,7 @@ const struct backend_ops gpu_backend_cpu = {
     .event_create = gpu_cpu_event_create,
     .event_destroy = gpu_cpu_event_destroy,
     .event_record = gpu_cpu_event_record,
+    .stream_query = gpu_cpu_stream_query,
     .event_query = gpu_cpu_event_query,
     .event_wait = gpu_cpu_event_wait,
     .event_times = gpu_cpu_event_times,

@@ -212,6 +212,7 @@ struct backend_stream *gpu_cpu_stream_make(struct backend_device *device, uint32
  * or NULL. */
 void gpu_cpu_stream_serve(struct backend_stream *stream, struct cpu_item *finished);
 
+enum backend_query gpu_cpu_stream_query(struct backend_stream *stream, struct backend_error *error);
 gpulua_status gpu_cpu_stream_word(struct backend_stream *stream, _Atomic uint64_t *word,
                                   uint64_t value, struct backend_error *error);
 /* A blank item, with a launch of `args_bytes` if wanted; blocks while the queue is full. NULL: no

@@ -233,6 +233,16 @@ void gpu_cpu_item_put(struct backend_stream *stream, struct cpu_item *item) {
     }
 }
 
+/* Active, but without items, is one that waits for another. */
+enum backend_query gpu_cpu_stream_query(struct backend_stream *stream,
+                                        struct backend_error *error) {
+    (void)error;
+    pthread_mutex_lock(&stream->lock);
+    bool is_idle = !stream->is_active && stream->item_count == 0;
+    pthread_mutex_unlock(&stream->lock);
+    return is_idle ? BACKEND_DONE : BACKEND_PENDING;
+}
+
 gpulua_status gpu_cpu_stream_word(struct backend_stream *stream, _Atomic uint64_t *word,
                                   uint64_t value, struct backend_error *error) {
     struct cpu_item *item = gpu_cpu_item_make(stream, CPU_ITEM_WORD, 0, 0);

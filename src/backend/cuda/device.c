@@ -430,6 +430,7 @@ const struct backend_ops gpu_backend_cuda = {
     .event_destroy = gpu_cuda_event_destroy,
     .event_record = gpu_cuda_event_record,
     .event_query = gpu_cuda_event_query,
+    .stream_query = gpu_cuda_stream_query,
     .event_wait = gpu_cuda_event_wait,
     .event_times = gpu_cuda_event_times,
     .tells_times = gpu_cuda_tells_times,

@@ -321,6 +321,8 @@ void gpu_cuda_event_destroy(struct backend_device *device, struct backend_event 
 gpulua_status gpu_cuda_event_record(struct backend_event *event, struct backend_stream *stream,
                                     struct backend_error *error);
 enum backend_query gpu_cuda_event_query(struct backend_event *event, struct backend_error *error);
+enum backend_query gpu_cuda_stream_query(struct backend_stream *stream,
+                                         struct backend_error *error);
 enum backend_query gpu_cuda_event_wait(struct backend_event *event);
 /* timing.c: */
 gpulua_status gpu_cuda_event_times(struct backend_event *begin, struct backend_event *end,

@@ -214,6 +214,27 @@ enum backend_query gpu_cuda_event_query(struct backend_event *event, struct back
     return BACKEND_FAILED;
 }
 
+/* Where the driver leaves core dumps its answer alone proves nothing (dump.c). */
+enum backend_query gpu_cuda_stream_query(struct backend_stream *stream,
+                                         struct backend_error *error) {
+    struct backend_device *device = stream->device;
+    const struct cuda_driver *cu = &device->cu;
+    CUresult result;
+    if (device->lost != CUDA_SUCCESS) {
+        (void)gpu_cuda_lost(device, error);
+        return BACKEND_FAILED;
+    }
+    CU_HOT(device, result, cu->cuStreamQuery(stream->handle));
+    if (result == CUDA_ERROR_NOT_READY || (result == CUDA_SUCCESS && device->dump != NULL)) {
+        return BACKEND_PENDING;
+    }
+    if (result == CUDA_SUCCESS) {
+        return BACKEND_DONE;
+    }
+    (void)gpu_cuda_failed(device, result, "cuStreamQuery", __FILE__, __LINE__, error);
+    return BACKEND_FAILED;
+}
+
 /* Beside the executor's thread: what ended the device is for event_query to find and to note. */
 enum backend_query gpu_cuda_event_wait(struct backend_event *event) {
     struct backend_device *device = event->device;
