@@ -512,6 +512,7 @@ int main(void) {
     for (enum completion completion = WORD; completion <= BLOCK; completion++) {
         test_short("cuEventRecord", completion);
         test_short("cuEventCreate", completion);
+        test_short("cuStreamWaitEvent", completion);
     }
     test_short_native();
     test_asleep(WIRE_TRANSPORT_INLINE);

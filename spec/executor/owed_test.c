@@ -3,7 +3,7 @@
  * holds it, or that it will do for what was before it, and waits for other work. Then whatever is
  * done comes behind all that it waits for, nothing counts as over before it is, whoever waits hears
  * of it as soon as can be, and what runs is among those that a loss would name. The twin forgets
- * the events that are owed. Where there is no memory for events now and then, all of that
+ * the events that are owed. Where there is no memory for events and waits now and then, all of that
  * holds but for how soon. */
 #include <pthread.h>
 
@@ -32,6 +32,7 @@ struct backend_event {
 #define ITEMS_MAX 8192u
 struct backend_stream {
     uint32_t slot, head, count;
+    bool works;                   /* on the item in front of the head */
     struct item items[ITEMS_MAX]; /* a ring */
 };
 
@@ -152,7 +153,9 @@ static gpulua_status event_record(struct backend_event *event, struct backend_st
 }
 static gpulua_status stream_wait(struct backend_stream *stream, struct backend_event *event,
                                  struct backend_error *error) {
-    (void)error;
+    if (fails(error)) {
+        return GPULUA_OUT_OF_MEMORY;
+    }
     put(stream, (struct item){.kind = WAIT, .number = event->recorded, .event = event});
     return GPULUA_OK;
 }
@@ -169,7 +172,7 @@ static enum backend_query stream_query(struct backend_stream *stream, struct bac
     (void)error;
     step_some();
     pthread_mutex_lock(&lock);
-    bool is_done = stream->count == 0;
+    bool is_done = stream->count == 0 && !stream->works;
     pthread_mutex_unlock(&lock);
     return is_done ? BACKEND_DONE : BACKEND_PENDING;
 }
@@ -281,6 +284,7 @@ static bool step(struct backend_stream *stream) {
     if (moves) {
         stream->head = (stream->head + 1) % ITEMS_MAX;
         stream->count--;
+        stream->works = item.kind == WORK;
         if (item.kind == EVENT && item.event->fired < item.number) {
             item.event->fired = item.number;
         }
@@ -288,6 +292,9 @@ static bool step(struct backend_stream *stream) {
     pthread_mutex_unlock(&lock);
     if (moves && item.kind == WORK) {
         do_work(stream->slot, item.number);
+        pthread_mutex_lock(&lock);
+        stream->works = false;
+        pthread_mutex_unlock(&lock);
     } else if (moves && item.kind == WORD) {
         atomic_store(item.word, item.number);
     }

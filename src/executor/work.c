@@ -43,11 +43,16 @@ static gpulua_status issue_waits(struct wire_executor *executor, const struct wi
         }
         if (status == GPULUA_OK && event != NULL && stream != NULL) {
             status = executor->ops->stream_wait(stream, event->event, error);
-            if (status != GPULUA_OK) {
-                return status;
-            }
-        } else if (status != GPULUA_OK || event != NULL) {
+        }
+        if (status == GPULUA_DEVICE_LOST) {
+            return status;
+        }
+        if (status != GPULUA_OK || (event != NULL && stream == NULL)) {
             wait_here(executor, wait->stream, wait->seq);
+        }
+        if (status != GPULUA_OK) {
+            free(error->log);
+            gpu_backend_error_init(error);
         }
     }
     return GPULUA_OK;
