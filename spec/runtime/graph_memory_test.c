@@ -50,7 +50,8 @@ static struct backend_stream *streams[WIRE_STREAMS_MAX];
 static uint64_t limit_bytes;
 static int patch_failures; /* that are still to come */
 static int graphs_ended, ended_early;
-static uint32_t launched_value; /* of the newest launch */
+static _Atomic bool holds_ends, is_ending; /* of graphs that are put together */
+static uint32_t launched_value;            /* of the newest launch */
 
 static bool is_done(const struct backend_stream *stream, uint64_t number) {
     return stream == NULL || !stream->is_held || stream->done >= number;
@@ -197,6 +198,11 @@ static gpulua_status graph_node(struct backend_graph *graph, const uint32_t *dep
     return GPULUA_OK;
 }
 static gpulua_status graph_end(struct backend_graph *graph, struct backend_error *error) {
+    const struct timespec nap = {.tv_nsec = 1000000};
+    is_ending = true;
+    while (holds_ends) {
+        nanosleep(&nap, NULL);
+    }
     gpulua_status status = take(GRAPH_BYTES, error);
     graph->is_built = status == GPULUA_OK;
     graph->value = graph->new_value;
@@ -599,6 +605,80 @@ static void test_leaving(void) {
     rig_close();
 }
 
+static void *end_soon(void *unused) {
+    const struct timespec pause = {.tv_nsec = 30000000};
+    nanosleep(&pause, NULL);
+    holds_ends = false;
+    return unused;
+}
+
+static void sit(struct gpu_seat **seat) {
+    struct gpu_error failed = {0};
+    if (gpu_seat_take(device, &interrupt, seat, &failed)) {
+        exit(1);
+    }
+    gpu_seat_sit(*seat);
+}
+
+static void *make_elsewhere(void *graph) {
+    struct gpu_error failed = {0};
+    struct gpu_seat *seat;
+    sit(&seat);
+    struct gpu_submit submit = {.stream = of_graphs};
+    const struct gpu_ref ref = {block, 0, BYTES, GPU_TYPE_U32};
+    uint32_t value = 1;
+    gpulua_status status = gpu_capture_create(&submit, NULL, &submit.capture, &failed);
+    status = status ? status : gpu_work_fill(&submit, &ref, &value, NULL, &failed);
+    status = status ? status : gpu_capture_finish(submit.capture, graph, &failed);
+    gpu_capture_release(submit.capture);
+    gpu_seat_leave(seat);
+    return NULL;
+}
+
+/* Another thread's, on its way to the device: what it takes of the budget can be had when it has
+ * arrived. */
+static void test_sent_elsewhere(void) {
+    struct gpu_device_info info = {
+        .name = "cpu", .isolation = GPULUA_ISOLATE_THREAD, .interrupt = &interrupt};
+    struct gpu_memory_info of_direct = {.kind = GPU_MEMORY_DIRECT};
+    const struct timespec nap = {.tv_nsec = 1000000};
+    struct gpu_block *small;
+    struct gpu_seat *seat;
+    pthread_t maker, ender;
+    limit_bytes = 2048 * MIB;
+    need(gpu_device_open(&info, &device, &error), "the device opens");
+    need(gpu_device_share(device, &error), "it is shared");
+    sit(&seat);
+    need(gpu_stream_create(device, &(struct gpu_stream_info){0}, &of_graphs, &error), "a stream");
+    need(gpu_memory_create(device, &of_direct, &direct, &error), "a memory");
+    need(allocate(NULL, BYTES, &block), "a block");
+    device->account.limit_bytes = device->account.used_bytes + 1024; /* one graph */
+    holds_ends = true;
+    is_ending = false;
+    pthread_create(&maker, NULL, make_elsewhere, &graphs[0]);
+    while (!is_ending) {
+        nanosleep(&nap, NULL);
+    }
+    pthread_create(&ender, NULL, end_soon, NULL);
+    gpulua_status status = allocate(direct, 512, &small);
+    pthread_join(ender, NULL);
+    pthread_join(maker, NULL);
+    tap_check(&tap, status == GPULUA_OK && graphs[0] && !is_there(0),
+              "a graph that another thread sends is waited for, and goes when it is there");
+    gpu_block_release(small);
+    need(launch_on(of_graphs, 0), "a launch");
+    need(gpu_device_wait_idle(device, -1, &error), "all is over");
+    tap_check(&tap, is_there(0), "and comes back when it is launched");
+    gpu_graph_release(graphs[0]);
+    graphs[0] = NULL;
+    gpu_block_release(block);
+    gpu_memory_release(direct);
+    gpu_stream_release(of_graphs);
+    gpu_seat_leave(seat);
+    gpu_device_close(device, -1);
+    gpu_device_release(device);
+}
+
 static bool launch_is(gpulua_status wanted) {
     const struct gpu_submit submit = {.stream = of_graphs};
     struct gpu_op *op = NULL;
@@ -647,6 +727,7 @@ int main(void) {
     test_budget_in_vain();
     test_closed();
     test_leaving();
+    test_sent_elsewhere();
     test_changes();
     return tap_finish(&tap);
 }

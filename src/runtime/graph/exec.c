@@ -251,7 +251,10 @@ gpulua_status gpu_graph_send(struct gpu_graph *graph, struct gpu_error *error) {
         }
         graph->made.used_at = ++device->graph_clock;
         graph->made.last = (struct gpu_point){.seq = 0};
+        graph->made.sender = gpu_seat_of(device);
+        graph->made.is_being_sent = true;
         status = send_all(graph, &totals, error);
+        graph->made.is_being_sent = false;
         if (!graph->made.is_there) {
             gpu_graph_unsend(graph);
         }
@@ -296,12 +299,14 @@ void gpu_graph_unsend(struct gpu_graph *graph) {
 
 /* ---- making room ---- */
 
-/* NULL: the device has none whose launches are over. */
+/* NULL: the device has none whose launches are over. One that is being sent is about to be
+ * launched. */
 static struct gpu_graph *find_oldest(const struct gpu_device *device) {
     struct gpu_graph *oldest = NULL;
     for (struct gpu_graph *graph = device->graphs; graph; graph = graph->next) {
         bool is_older = !oldest || graph->made.used_at < oldest->made.used_at;
-        bool may_go = graph->made.is_there && !pending(device, graph->made.last);
+        bool may_go = graph->made.is_there && !graph->made.is_being_sent &&
+                      !pending(device, graph->made.last);
         oldest = may_go && is_older ? graph : oldest;
     }
     return oldest;
@@ -335,11 +340,13 @@ static bool want(const struct gpu_device *device, struct gpu_point last) {
     return op;
 }
 
-/* What nobody waits for may be over without anybody knowing. False: nothing runs. */
+/* What nobody waits for may be over without anybody knowing. False: nothing runs, and nothing that
+ * another thread sends will. */
 static bool want_launches(struct gpu_device *device, const struct room *room) {
     bool runs = false;
     for (struct gpu_graph *graph = device->graphs; graph; graph = graph->next) {
         runs |= graph->made.is_there && want(device, graph->made.last);
+        runs |= graph->made.is_being_sent && graph->made.sender != gpu_seat_of(device);
     }
     for (uint32_t i = 0; room->with_leaving && i < device->leaving_count; i++) {
         runs |= want(device, device->graphs_leaving[i]);

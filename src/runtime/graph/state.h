@@ -138,9 +138,11 @@ struct graph_body {
 struct graph_made {
     uint32_t id;
     bool has_id, is_there, is_uploaded; /* or launched */
-    uint64_t device_bytes;              /* reserved for it */
-    uint64_t used_at;                   /* launched or made: the device's graph_clock then */
-    struct gpu_point last;              /* its newest launch or upload there; seq 0: none */
+    bool is_being_sent;
+    const struct gpu_seat *sender; /* then: by whom, of a shared device */
+    uint64_t device_bytes;         /* reserved for it */
+    uint64_t used_at;              /* launched or made: the device's graph_clock then */
+    struct gpu_point last;         /* its newest launch or upload there; seq 0: none */
 };
 
 /* Beside GPU_READ_WRITE, of a conditional node: it may write or not, and that is all why what was
