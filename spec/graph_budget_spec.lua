@@ -238,4 +238,19 @@ describe("graphs and the budget", function()
     small:launch()
     assert.equal(20 + nodes, first(y))
   end)
+
+  it("are waited for by who finds no memory, and a loss of the device meanwhile is told as one", function()
+    if not support.is_isolated() then
+      pending "the script's own process has the device"
+      return
+    end
+    local dev <close> = support.open { budget = 1 << 46 }
+    local mod = dev:compile 'extern "C" __global__ void forever(volatile int *x) { while (*x == 0) { } }'
+    local x = dev:buffer("i32", 1):fill(0)
+    local graph <close> = dev:capture(function() mod.forever:launch(1, x) end)
+    local op = graph:launch()
+    os.execute("(sleep 0.3; kill -9 " .. dev.pid .. ") > /dev/null 2>&1 &")
+    support.raises("DeviceLost", "signal 9", dev.buffer, dev, "u8", (1 << 40) - (1 << 20))
+    support.raises("DeviceLost", "signal 9", op.await, op)
+  end)
 end)

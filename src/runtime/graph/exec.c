@@ -370,7 +370,7 @@ static gpulua_status wait_for_room(struct gpu_device *device, int64_t patience_n
         (void)gpu_device_poll(device);
     }
     gpu_blocked_end(device, "memory of graphs", begun_ns);
-    return status;
+    return status ? status : gpu_device_check_open(device, error); /* lost, nothing runs, too */
 }
 
 static bool make_room(struct gpu_device *device, int64_t patience_ns, bool with_leaving,
@@ -378,6 +378,9 @@ static bool make_room(struct gpu_device *device, int64_t patience_ns, bool with_
     struct room room = {.with_leaving = with_leaving};
     *status =
         find_room(device, &room) ? GPULUA_OK : wait_for_room(device, patience_ns, &room, error);
+    if (*status) {
+        return false;
+    }
     if (room.oldest) {
         gpu_graph_unsend(room.oldest);
         device->stats.graph_evictions++;
