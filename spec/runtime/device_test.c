@@ -10,6 +10,7 @@
 #include "runtime/memory.h"
 #include "runtime/module.h"
 #include "runtime/op_ref.h"
+#include "runtime/recorder.h"
 #include "runtime/state.h"
 #include "runtime/work.h"
 
@@ -572,6 +573,53 @@ static void test_lost_before_request(void) {
           "a module whose device is lost before it is asked for is not kept");
 }
 
+static const struct wire_link_ops *link_ops;
+
+static gpulua_status publish_nothing(struct wire_link *link, const struct wire_record *record) {
+    (void)link;
+    (void)record;
+    return GPULUA_TIMEOUT; /* the ring is full */
+}
+
+/* What a dropped recorder says that others have to wait for is said, however little room and time
+ * there is. */
+static void test_abandoned_in_haste(void) {
+    struct gpu_device *device = open_device(GPULUA_ISOLATE_PROCESS, 0, false);
+    struct gpu_stream *stream = NULL;
+    struct gpu_recorder *recorder = NULL;
+    _Atomic int interrupt = 1;
+    if (!device || gpu_device_task_stream(device, 7, &stream, &error)) {
+        check(false, "process", "a device opens");
+        return;
+    }
+    struct gpu_block *block = make(device, 4096);
+    struct gpu_ref ref = ref_of(block);
+    struct gpu_submit submit = {.stream = stream};
+    uint32_t value = 3;
+    gpulua_status status = gpu_recorder_create(&submit, GPU_RECORDER_STRICT, &recorder, &error);
+    gpu_recorder_use(recorder, &ref, GPU_WRITE, "x");
+    status = status ? status : gpu_recorder_preflight(recorder, &error);
+    struct wire_link_ops full = *(link_ops = device->link->ops);
+    full.publish = publish_nothing;
+    device->link->ops = &full;
+    device->interrupt = &interrupt;
+    uint64_t before = device->slot_seq[stream->slot];
+    gpu_recorder_release(recorder);
+    gpu_device_run_deferred(device);
+    struct gpu_point write = block->history.first.write;
+    check(status == GPULUA_OK && device->slot_seq[stream->slot] == before + 1 &&
+              write.slot == stream->slot && write.seq == before + 1,
+          "process", "a dropped recorder's uses are noted though the ring is full, in haste");
+    device->link->ops = link_ops;
+    interrupt = 0;
+    status = gpu_work_fill(&submit, &ref, &value, NULL, &error);
+    check(status == GPULUA_OK && reads_as(device, block, 3), "process",
+          "and told as soon as there is room");
+    gpu_block_release(block);
+    gpu_device_close(device, 5000);
+    gpu_device_release(device);
+}
+
 int main(void) {
     static const struct {
         gpulua_isolation isolation;
@@ -598,6 +646,7 @@ int main(void) {
     test_loose_lost();
     test_refused();
     test_lost_before_request();
+    test_abandoned_in_haste();
     printf("%d passed, %d failed, %d skipped\n", passed, failed, skipped);
     return failed != 0;
 }

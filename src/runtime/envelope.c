@@ -89,7 +89,7 @@ gpulua_status gpu_envelope_begin(struct gpu_envelope *envelope, const struct gpu
     envelope->report = NULL;
     envelope->form = NULL;
     envelope->graph = NULL;
-    envelope->is_repeat = false;
+    envelope->is_repeat = envelope->is_done_already = false;
     envelope->interludes = device->interludes;
     return GPULUA_OK;
 }
@@ -122,7 +122,7 @@ static gpulua_status spill_waits(struct gpu_envelope *envelope, struct gpu_error
     mark->asked_ns = envelope->asked_ns;
     mark->form = NULL;
     mark->graph = NULL;
-    mark->is_repeat = false;
+    mark->is_repeat = mark->is_done_already = false;
     mark->waits.failure = NULL;
     mark->waits.is_full = false;
     for (uint32_t i = 0; i < envelope->waits.count; i++) {
@@ -375,7 +375,9 @@ gpulua_status gpu_envelope_submit(struct gpu_envelope *envelope, struct wire_rec
     /* Pending before it is out: an inline executor may answer from within publish. */
     struct gpu_op *before = stream->tail;
     gpu_op_append(stream, work);
-    gpulua_status status = gpu_device_publish_or_not(device, record, error);
+    gpulua_status status = __builtin_expect(envelope->is_done_already, 0)
+                               ? gpu_device_publish(device, record, error)
+                               : gpu_device_publish_or_not(device, record, error);
     if (status) {
         stream->tail = before;
         if (before) {

@@ -373,6 +373,7 @@ static void note_abandoned(struct gpu_recorder *recorder) {
     gpulua_status status = GPULUA_OK;
     recorder->stream->device->stats.recorders_abandoned++;
     part.uses = recorder->envelope.room;
+    part.is_done_already = true;
     do {
         struct gpu_error ignored = {0};
         uint32_t room = WIRE_WAITS_MAX - 1u, needed;

@@ -824,6 +824,7 @@ struct gpu_envelope {
     struct gpu_capture *capture; /* borrowed: it becomes a node there; NULL: it is done */
     uint32_t use_count;
     bool is_repeat;       /* see hazards.h */
+    bool is_done_already; /* by others, on the stream: no room or haste refuses it */
     struct gpu_use *uses; /* `room`, or somebody else's */
     struct gpu_use room[GPU_USES_MAX];
     struct gpu_waits waits;
