@@ -2,11 +2,13 @@
  * parent hears nothing of, and it comes to its end at once. */
 #include <dirent.h>
 #include <fcntl.h>
+#include <pthread.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
@@ -15,7 +17,9 @@
 #include <lua.h>
 
 #include "backend/tap.h"
+#include "binding/device.h"
 #include "gpulua.h"
+#include "runtime/state.h"
 #include "told.h"
 
 static struct tap tap;
@@ -221,6 +225,76 @@ static void forks(const char *what, gpulua_isolation isolation, bool is_shared, 
     gpulua_device_close(device);
 }
 
+/* Tasks that wait for work when another thread is at work on the device, for longer than a fork
+ * waits: in the child nobody tells them of its end. */
+static const char wait_for_work[] =
+    "gpu = require 'gpulua'\n"
+    "dev = gpu.device()\n"
+    "x = dev:buffer('i32', 4):fill(1)\n"
+    "x:await()\n"
+    "add = dev:compile [[extern \"C\" __global__ void add(int *x) { x[threadIdx.x] += 1; }]].add\n"
+    "assert(os.execute('kill -STOP ' .. dev.pid))\n"
+    "op = add:launch(4, x)\n"
+    "waiters = { gpu.spawn(function() op:await() end), gpu.spawn(function() x:await() end),\n"
+    "  gpu.spawn(function() gpu.all(op, gpu.spawn(gpu.sleep, 0)) end) }\n"
+    "gpu.sleep(0)\n";
+static const char end_waiting[] =
+    "for i, waiter in ipairs(waiters) do\n"
+    "  local ok, problem = waiter:join(20)\n"
+    "  assert(not ok and tostring(problem):find('forked', 1, true), i .. tostring(problem))\n"
+    "end\n";
+
+static atomic_bool is_held, may_let_go;
+
+static void *hold(void *share) {
+    gpu_share_lock(share);
+    is_held = true;
+    while (!may_let_go) {
+        nanosleep(&(struct timespec){.tv_nsec = 1000000}, NULL);
+    }
+    gpu_share_unlock(share);
+    return NULL;
+}
+
+static void forks_torn(void) {
+    struct told told;
+    gpulua_config config;
+    gpulua_device *device = configure(&config, GPULUA_ISOLATE_PROCESS, true, &told);
+    gpulua *g = gpulua_new(&config);
+    lua_State *L = gpulua_state(g);
+    pthread_t holder;
+    int status = -1;
+    bool is_well = luaL_dostring(L, wait_for_work) == LUA_OK &&
+                   pthread_create(&holder, NULL, hold, device->device->share) == 0;
+    if (!is_well) {
+        printf("# %s\n", lua_tostring(L, -1));
+        exit(1);
+    }
+    while (!is_held) {}
+    fflush(stdout);
+    pid_t pid = fork();
+    if (pid == 0) {
+        alarm(PATIENCE_S);
+        is_well = luaL_dostring(L, end_waiting) == LUA_OK;
+        if (!is_well) {
+            printf("# %s\n", lua_tostring(L, -1));
+            fflush(stdout);
+        }
+        syscall(SYS_exit_group, is_well ? 0 : 1); /* a sanitizer would miss the holder's end */
+    }
+    is_well = waitpid(pid, &status, 0) == pid && WIFEXITED(status) && WEXITSTATUS(status) == 0;
+    tap_check(&tap, is_well,
+              "in a child that finds its device half changed tasks that wait for it end");
+    may_let_go = true;
+    pthread_join(holder, NULL);
+    is_well = luaL_dostring(L, "assert(os.execute('kill -CONT ' .. dev.pid))\n"
+                               "for _, waiter in ipairs(waiters) do waiter:await() end\n"
+                               "assert(x:read()[4] == 2)") == LUA_OK;
+    tap_check(&tap, is_well && told.error_count == 0, "in the parent they go on");
+    gpulua_close(g);
+    gpulua_device_close(device);
+}
+
 /* A device that is lost, and cannot come up again while its program is not there. */
 static const char lose[] = "gpu = require 'gpulua'\n"
                            "dev = gpu.device { window = 1e6 }\n"
@@ -342,6 +416,7 @@ int main(void) {
     forks("one that closes a shared one", GPULUA_ISOLATE_PROCESS, true, STOPS);
     forks("one that closes it on a thread", GPULUA_ISOLATE_THREAD, false, STOPS);
     forks("one that makes its own", GPULUA_ISOLATE_PROCESS, false, MAKES);
+    forks_torn();
     forks_lost();
     return tap_finish(&tap);
 }

@@ -374,7 +374,23 @@ int64_t gpu_lua_hint_ns(struct gpulua *g) {
     return deadline_ns > now_ns ? deadline_ns - now_ns : 0;
 }
 
+/* Of what is torn no poll tells anybody. */
+static void fire_torn(struct gpulua *g) {
+    for (struct slot *slot = g->watched; slot;) {
+        if (gpu_device_is_torn(gpu_op_device(slot->op))) {
+            slot->waiter.fire(&slot->waiter,
+                              slot->op); /* which takes it out, and may take others */
+            slot = g->watched;
+        } else {
+            slot = slot->next;
+        }
+    }
+}
+
 static void poll_devices(struct gpulua *g) {
+    if (__builtin_expect(g->is_forked, 0)) {
+        fire_torn(g);
+    }
     for (struct device_handle *device = g->devices; device; device = device->next) {
         if (g->ready_count > 0) { /* perhaps nobody ever sleeps */
             gpu_device_ask(device->device, gpu_lua_next_deadline_ns(g));
@@ -746,6 +762,7 @@ static void in_child(struct gpu_fork *fork) {
     (void)gpu_lua_watch_device(g, g->wake_fd);
     gpu_lua_descriptors_in_child(g);
     g->limits = NULL; /* whose thread is not here */
+    g->is_forked = true;
 }
 
 static const char *start(struct gpulua *g, const gpulua_config *config) {

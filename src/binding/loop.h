@@ -64,7 +64,7 @@ struct slot {
     struct gpu_waiter waiter; /* of op */
     struct gpulua *g;
     struct gpu_op *op;             /* retained while watched */
-    struct slot *next;             /* among those of the task or the descriptor */
+    struct slot *next;             /* among those of the object, the task or the descriptor */
     struct slot **link;            /* NULL: not linked */
     struct task *target;           /* whose joiner it is, while linked */
     struct descriptor *descriptor; /* the same */
@@ -199,6 +199,7 @@ struct gpulua {
     uint32_t attach_count;
     int epoll_fd, wake_fd;
     struct gpu_fork fork;
+    bool is_forked;                 /* into this process, from another one */
     int descriptors_fd;             /* of descriptor.c, in epoll_fd; -1: none yet */
     struct descriptor *descriptors; /* that are waited for */
     bool has_guest;
@@ -216,7 +217,8 @@ struct gpulua {
     uint32_t ready_count;
     struct task *live;
     uint32_t task_count;
-    uint32_t watch_count;               /* slots on ops */
+    struct slot *watched;               /* slots on ops */
+    uint32_t watch_count;               /* so many */
     uint32_t missed_count;              /* sleeps that nobody ended, though something was over */
     struct task *failed, **failed_tail; /* parentless, ended, unobserved */
     uint32_t failed_count;

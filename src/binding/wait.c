@@ -57,6 +57,7 @@ void gpu_lua_slot_watch(struct slot *slot, struct gpulua *g, struct gpu_op *op) 
     slot->op = gpu_op_retain(op);
     slot->waiter.fire = op_fired;
     g->watch_count++;
+    gpu_lua_slot_link(slot, &g->watched);
     gpu_op_watch(op, &slot->waiter);
 }
 

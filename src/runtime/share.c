@@ -220,6 +220,11 @@ bool gpu_device_is_left(const struct gpu_device *device) {
     return device->share && !gpu_seat_of(device);
 }
 
+bool gpu_device_is_torn(const struct gpu_device *device) {
+    GPU_ENTER(device);
+    return device->is_torn;
+}
+
 struct gpu_seat *gpu_share_seat(const struct gpu_share *share) {
     return here.share_number == share->number && here.seat->number == here.seat_number ? here.seat
                                                                                        : NULL;

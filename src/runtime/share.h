@@ -22,6 +22,9 @@ struct gpu_seat;
 gpulua_status gpu_device_share(struct gpu_device *device, struct gpu_error *error);
 /* Shared, and the caller has no seat there (any more). */
 bool gpu_device_is_left(const struct gpu_device *device);
+/* In a child by fork: another thread was at work on it, so no poll tells what was pending there.
+ * Whoever asks after an operation hears that it is over. */
+bool gpu_device_is_torn(const struct gpu_device *device);
 
 /* A seat at a shared device. `interrupt` (borrowed) ends its blocking waits. Io: no file descriptor
  * is left; OutOfMemory. */
