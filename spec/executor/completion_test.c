@@ -419,6 +419,30 @@ static void test_short(const char *call, enum completion completion) {
     check(client_close(client), "closes");
 }
 
+/* What a host's capture refuses is refused, and neither done without the wait nor waited for. */
+static void test_refused_wait(void) {
+    struct client *client = open_fake(WIRE_TRANSPORT_THREAD, WORD);
+    if (client == NULL) {
+        return;
+    }
+    FAKE(volatile int, pending) = 1;
+    uint64_t first = client_fill(client, 0, 0, 4, 1);
+    usleep(20000);
+    int runs = FAKE(volatile int, runs);
+    fail_next("cuStreamWaitEvent", 905, 0); /* CUDA_ERROR_STREAM_CAPTURE_ISOLATION */
+    struct client_record out = fill_by_kernel();
+    client_wait_on(&out, 0, first, WIRE_WAIT_ORDER);
+    client_submit(client, &out, 1);
+    for (int i = 0; i < 2000 && client->failure_count == 0; i++) {
+        gpu_wire_link_drain(client->link);
+        usleep(1000);
+    }
+    check(client->failure_count == 1 && client->lost_count == 0 && FAKE(volatile int, runs) == runs,
+          "work whose wait a host's capture refuses fails at once, and is not done");
+    FAKE(volatile int, pending) = 0;
+    check(client_wait(client, 0, first) && client_close(client), "closes");
+}
+
 /* Nobody gets what lies in front of an event that is still to be recorded. */
 static void test_short_native(void) {
     struct client *client = open_fake(WIRE_TRANSPORT_INLINE, WORD);
@@ -514,6 +538,7 @@ int main(void) {
         test_short("cuEventCreate", completion);
         test_short("cuStreamWaitEvent", completion);
     }
+    test_refused_wait();
     test_short_native();
     test_asleep(WIRE_TRANSPORT_INLINE);
     test_asleep(WIRE_TRANSPORT_THREAD);

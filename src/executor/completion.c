@@ -145,9 +145,7 @@ struct executor_event *gpu_executor_event_next(struct wire_executor *executor, u
     return &stream->events[stream->event_count % stream->event_capacity];
 }
 
-/* A host that captures the stream, on a thread that only itself can end that on, lets none be
- * recorded meanwhile. */
-static bool is_captured(gpulua_status status) {
+bool gpu_executor_is_captured(gpulua_status status) {
     return status == GPULUA_STREAM_MISUSE || status == GPULUA_CAPTURE_ACTIVE ||
            status == GPULUA_CAPTURE_INVALIDATED;
 }
@@ -198,7 +196,7 @@ static bool put_event(struct wire_executor *executor, uint32_t slot) {
         status = executor->ops->event_record(event->event, stream->stream, &error);
     }
     if (status != GPULUA_OK) {
-        stream->is_taken = is_captured(status);
+        stream->is_taken = gpu_executor_is_captured(status);
         stream->is_short = status == GPULUA_OUT_OF_MEMORY;
         stream->owes_event = stream->is_taken || stream->is_short;
         if (!stream->owes_event) {

@@ -453,6 +453,9 @@ void gpu_executor_submitted(struct wire_executor *executor, uint32_t slot, uint6
                             bool prints, unsigned flags);
 /* Before something else is put on the stream: the event that is owed. */
 void gpu_executor_settle(struct wire_executor *executor, uint32_t slot);
+/* What the backend says where a host captures the stream, on a thread that only itself can end that
+ * on: nothing is put there meanwhile, events and waits neither. */
+bool gpu_executor_is_captured(gpulua_status status);
 /* Those that are owed because the host has captured the stream. */
 void gpu_executor_settle_taken(struct wire_executor *executor);
 /* The event that stands for (slot, seq) or for something later; NULL: nothing to wait for, or there

@@ -38,13 +38,10 @@ static gpulua_status issue_waits(struct wire_executor *executor, const struct wi
         struct executor_event *event;
         gpulua_status status =
             gpu_executor_event_awaited(executor, wait->stream, wait->seq, &event, error);
-        if (status == GPULUA_CAPTURE_ACTIVE) {
-            return status;
-        }
         if (status == GPULUA_OK && event != NULL && stream != NULL) {
             status = executor->ops->stream_wait(stream, event->event, error);
         }
-        if (status == GPULUA_DEVICE_LOST) {
+        if (status == GPULUA_DEVICE_LOST || gpu_executor_is_captured(status)) {
             return status;
         }
         if (status != GPULUA_OK || (event != NULL && stream == NULL)) {
