@@ -183,6 +183,17 @@ describe("a lost device", function()
     return
   end
 
+  it("is told of with its suspects also to who asks while it comes up again", function()
+    local dev <close> = support.open { restarts = 5 }
+    local x = dev:buffer("i32", 1):fill(1)
+    x:await()
+    dev:inject { fault = 1 }
+    x:fill(2):join()
+    local err = support.raises("DeviceLost", "coming up again", dev.compile, dev, "not looked at")
+    assert.are.same({ "fill" }, { err.suspects[1].label })
+    dev:await()
+  end)
+
   describe("whose process is killed", function()
     it("ends loops that do nothing but look whether work is over", function()
       without_remains(function()

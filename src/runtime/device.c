@@ -623,6 +623,14 @@ gpulua_status gpu_device_describe(struct gpu_device *device, char **text, struct
     return status;
 }
 
+/* That it is lost, and what may have been the cause. */
+static void copy_loss(const struct gpu_device *device, struct gpu_error *error) {
+    gpu_error_copy(error, &device->lost);
+    if (device->recovery.loss) {
+        gpu_error_copy_suspects(error, &device->recovery.loss->error);
+    }
+}
+
 gpulua_status gpu_device_check_open(struct gpu_device *device, struct gpu_error *error) {
     if (device->state == GPU_DEVICE_OPEN && device->link) {
         return GPULUA_OK;
@@ -634,13 +642,15 @@ gpulua_status gpu_device_check_open(struct gpu_device *device, struct gpu_error 
             snprintf(late, sizeof late, " when its former process %d, which was killed, has ended",
                      late_pid);
         }
-        gpu_error_set(error, GPULUA_DEVICE_LOST, "%s; it is coming up again%s",
-                      device->lost.message, late);
-        error->driver_code = device->lost.driver_code;
+        copy_loss(device, error);
+        size_t length = strlen(error->message);
+        snprintf(error->message + length, sizeof error->message - length,
+                 "; it is coming up again%s", late);
+        error->code = GPULUA_DEVICE_LOST;
         return error->code;
     }
     if (device->state == GPU_DEVICE_LOST) {
-        gpu_error_copy(error, &device->lost);
+        copy_loss(device, error);
         return error->code;
     }
     return gpu_error_set(error, GPULUA_CLOSED,

@@ -82,7 +82,7 @@ void gpu_error_copy_places(struct gpu_error *to, const struct gpu_error *from) {
 }
 
 void gpu_error_copy_suspects(struct gpu_error *to, const struct gpu_error *from) {
-    if (from->suspect_count > 0) {
+    if (from->suspect_count > 0 && !to->suspects) {
         to->suspects = calloc(from->suspect_count, sizeof *to->suspects);
         if (to->suspects != NULL) {
             memcpy(to->suspects, from->suspects, from->suspect_count * sizeof *to->suspects);

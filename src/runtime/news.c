@@ -146,7 +146,7 @@ bool gpu_device_next_news(struct gpu_device *device, struct gpu_news **seen,
     *seen = news;
     if (news->is_loss) {
         gpu_error_copy(loss, &news->error);
-        if (news->loss && !loss->suspects) {
+        if (news->loss) {
             gpu_error_copy_suspects(loss, &news->loss->error);
         }
     }
