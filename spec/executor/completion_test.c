@@ -440,6 +440,7 @@ static void test_refused_wait(void) {
     check(client->failure_count == 1 && client->lost_count == 0 && FAKE(volatile int, runs) == runs,
           "work whose wait a host's capture refuses fails at once, and is not done");
     FAKE(volatile int, pending) = 0;
+    check(client_wait(client, 2, client_fill(client, 2, 0, 4, 1)), "other work goes on");
     check(client_wait(client, 0, first) && client_close(client), "closes");
 }
 
