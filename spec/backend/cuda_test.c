@@ -230,6 +230,12 @@ static void streams(void) {
               ops->event_query(event, &error) == BACKEND_FAILED && error.status == GPULUA_DRIVER &&
                   ops->event_query(event, &error) == BACKEND_DONE,
               "a query that fails");
+    fail_next("cuStreamQuery", 900, 0); /* CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED */
+    tap_check(&tap,
+              ops->stream_query(stream, &error) == BACKEND_PENDING &&
+                  ops->stream_query(stream, &error) == BACKEND_DONE &&
+                  ops->device_status(device, &error) == GPULUA_OK,
+              "a stream of which a capture lets nobody tell is no loss");
     ops->device_close(device);
     tap_check(&tap, FAKE(long, live) == 0, "closing frees streams, events, registrations");
     FAKE(int, attribute_off) = 122;
@@ -708,6 +714,7 @@ static void losing(void) {
         good = good && ops->device_status(device, &later) == GPULUA_DEVICE_LOST &&
                strcmp(later.message, error.message) == 0 && later.driver_code == codes[i] &&
                ops->event_query(event, &error) == BACKEND_FAILED &&
+               ops->stream_query(stream, &error) == BACKEND_FAILED &&
                ops->event_record(event, stream, &error) == GPULUA_DEVICE_LOST &&
                ops->stream_word(stream, &page[0], 1, &error) == GPULUA_DEVICE_LOST &&
                ops->stream_wait(stream, event, &error) == GPULUA_DEVICE_LOST &&

@@ -593,8 +593,9 @@ static int item_wait(lua_State *L, bool is_join) {
         gpu_lua_check_eager(L, g, gpu_lua_item_device(&item), is_join ? "join" : "await");
     }
     gpu_lua_check_pending(L, g);
-    bool is_look = deadline_ns != INT64_MAX && deadline_ns <= gpu_lua_now_ns(); /* of no time */
-    if (gpu_lua_item_is_over(&item) || (is_look && item_is_over_now(&item))) {
+    if (gpu_lua_item_is_over(&item) ||
+        (deadline_ns != INT64_MAX && deadline_ns <= gpu_lua_now_ns() && /* a wait of no time */
+         item_is_over_now(&item))) {
         return item_finish(L, g, &item, is_join);
     }
     if (item.kind == GPU_LUA_KIND_TASK) {

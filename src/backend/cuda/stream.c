@@ -231,8 +231,10 @@ enum backend_query gpu_cuda_stream_query(struct backend_stream *stream,
     if (result == CUDA_SUCCESS) {
         return BACKEND_DONE;
     }
-    (void)gpu_cuda_failed(device, result, "cuStreamQuery", __FILE__, __LINE__, error);
-    return BACKEND_FAILED;
+    gpulua_status status =
+        gpu_cuda_failed(device, result, "cuStreamQuery", __FILE__, __LINE__, error);
+    /* What is no loss, as a capture of the host's, tells nothing. */
+    return status == GPULUA_DEVICE_LOST ? BACKEND_FAILED : BACKEND_PENDING;
 }
 
 /* Beside the executor's thread: what ended the device is for event_query to find and to note. */
