@@ -33,7 +33,7 @@ describe("a trap", function()
       local err = support.raises("DeviceLost", "(719, ", op.await, op)
       local took_s <const> = support.now() - begun
       local is_early <const> = err.message:find("(Xid ", 1, true) ~= nil
-      assert.is_true(is_early and nvml_is_there and took_s > 0.08 or not is_early and took_s > 0.2,
+      assert.is_true(is_early and nvml_is_there and took_s > 0.04 or not is_early and took_s > 0.2,
         ("%.3f s: %s"):format(took_s, err.message))
       assert.equal("trap", err.suspects[1].label)
       dev:await()

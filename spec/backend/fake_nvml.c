@@ -24,8 +24,11 @@ API _Atomic(const char *) fake_fails; /* this call; NULL: none */
 API atomic_int fake_inits, fake_shutdowns, fake_waits, fake_sets;
 API atomic_uint fake_processes = 2; /* on the GPU */
 API atomic_uint fake_graphics;
-API atomic_uint fake_xid;   /* is told once, and is 0 then */
-API atomic_uint fake_other; /* the same, of an event of another kind */
+API atomic_uint fake_left;     /* of the processes, behind an Xid; 0: all of them */
+API atomic_uint fake_slow_ms;  /* what a list takes behind an Xid */
+API atomic_bool fake_has_told; /* an Xid */
+API atomic_uint fake_xid;      /* is told once, and is 0 then */
+API atomic_uint fake_other;    /* the same, of an event of another kind */
 
 static int result(const char *call) {
     const char *fails = fake_fails;
@@ -50,8 +53,10 @@ API int nvmlDeviceGetHandleByPciBusId_v2(const char *bus_id, void **device) {
     return result("find");
 }
 API int nvmlDeviceGetComputeRunningProcesses_v3(void *device, unsigned *count, void *processes) {
-    bool has_room = *count >= fake_processes && device == &fake_bus_id && processes != NULL;
-    *count = fake_processes;
+    unsigned there = fake_has_told && fake_left != 0 ? fake_left : fake_processes;
+    bool has_room = *count >= there && device == &fake_bus_id && processes != NULL;
+    usleep(fake_has_told ? 1000 * fake_slow_ms : 0);
+    *count = there;
     return has_room ? result("list") : NVML_ERROR_INSUFFICIENT_SIZE;
 }
 API int nvmlDeviceGetGraphicsRunningProcesses_v3(void *device, unsigned *count, void *processes) {
@@ -85,6 +90,7 @@ API int nvmlEventSetWait_v2(void *set, struct event *event, unsigned timeout_ms)
         unsigned xid = atomic_exchange(&fake_xid, 0), other = atomic_exchange(&fake_other, 0);
         if (xid != 0 || other != 0) {
             *event = (struct event){&fake_bus_id, xid != 0 ? XID_EVENTS : 1, xid, ~0u, ~0u};
+            fake_has_told = fake_has_told || xid != 0;
             return 0;
         }
         usleep(1000);

@@ -9,7 +9,8 @@
  * driver tells of soon it hears which (a failed assertion 10 ms behind it), and behind a trap that
  * call does not come back before the driver tells (all measured: docs/results.md). Only where the
  * word stays away and the driver does not answer either is the device lost. It is left to the
- * driver where NVML says that others have the GPU, too, for whom all of that may have to wait.
+ * driver where NVML says that others have the GPU, too, for whom all of that may have to wait: it
+ * is asked now and then while nothing is wrong, as behind a trap it takes 40 to 120 ms to say so.
  *
  * A device whose process is its own alone has a thread for that, which sleeps in NVML. Without
  * NVML, or without its answers, the driver tells when it does. */
@@ -24,8 +25,8 @@
 #include "backend/cuda/device.h"
 #include "wire/sync.h"
 
-#define PATIENCE_NS UINT64_C(80000000) /* for a word */
-#define ANSWER_NS UINT64_C(30000000)   /* by then a question is answered, or is not */
+#define PATIENCE_NS UINT64_C(40000000) /* for a word */
+#define ANSWER_NS UINT64_C(15000000)   /* by then a question is answered, or is not */
 #define LOOKS_MIN 40u                  /* at it: time alone may pass while nothing runs */
 #define GAP_NS UINT64_C(5000000)       /* between two */
 #define LAST_NS UINT64_C(200000000)    /* behind an Xid none is asked for any more */
@@ -33,7 +34,7 @@
 #define BEGIN_NS UINT64_C(30000000)    /* what a script does first is not to wait for NVML */
 #define XID_STOPPED 43u
 #define PROCESSES_MAX 2u /* on the GPU: this one, and its spare */
-#define WAIT_MS 1000u    /* between two looks whether anybody still wants to know */
+#define WAIT_MS 1000u    /* between two looks: does anybody still want to know, who is there */
 #define WORD_BYTES 4096u /* a page: what is registered is one */
 #define EVENT_XID 8u     /* nvmlEventTypeXidCriticalError */
 #define NVML_TIMEOUT 10  /* NVML_ERROR_TIMEOUT */
@@ -207,11 +208,12 @@ static void let_executor_ask(struct cuda_alarm *alarm, bool asks) {
 }
 
 /* Something of somebody's has been stopped. */
-static bool is_ours(struct cuda_alarm *alarm, const struct nvml *nvml, void *device) {
+static bool is_ours(struct cuda_alarm *alarm, const struct nvml *nvml, void *device,
+                    bool was_alone) {
     uint64_t heard_ns = gpu_wire_now_ns();
     bool is_ours = false, may_be = ask_for_word(alarm);
     let_executor_ask(alarm, true);
-    may_be = may_be && is_alone(nvml, device); /* NVML may take its time, in which the word comes */
+    may_be = may_be && (was_alone || is_alone(nvml, device)); /* others may have gone */
     while (may_be && is_wanted(alarm) && gpu_wire_now_ns() - heard_ns < LAST_NS) {
         is_ours = !word_comes(alarm);
         if (!is_ours) {
@@ -260,12 +262,14 @@ static void listen_to(struct cuda_alarm *alarm, const struct nvml *nvml) {
         return;
     }
     bool is_told = nvml->listen(device, EVENT_XID, set) != 0; /* nothing else is to come */
+    bool was_alone = !is_told && is_alone(nvml, device);      /* when all was well */
     while (!is_told && is_wanted(alarm)) {
         struct nvml_event event = {.type = 0};
         int result = nvml->wait(set, &event, WAIT_MS);
         is_told = result != 0 && result != NVML_TIMEOUT; /* the GPU is gone, or NVML gives up */
+        was_alone = result == NVML_TIMEOUT ? is_alone(nvml, device) : was_alone;
         if (result == 0 && (event.type & EVENT_XID) != 0 && event.data == XID_STOPPED &&
-            !is_debugged() && is_ours(alarm, nvml, device)) {
+            !is_debugged() && is_ours(alarm, nvml, device, was_alone)) {
             tell(alarm, event.data);
             is_told = true;
         }
