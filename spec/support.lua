@@ -414,11 +414,45 @@ local function what_goes_on(dev)
   return table.concat(lines, "\n  ")
 end
 
+--- Whether a GPU does anything for others meanwhile, which specs these are, what the device was given last, and whether
+--- the task comes back later: one that waits for its turn does, one that is forgotten does not.
+local function what_comes_later(task, dev)
+  local lines, begun = {}, support.now()
+  local another = ("timeout 60 %s/gpulua --device %s --isolate none -e %q"):format(os.getenv "GPULUA_BUILD", dev.kind,
+    [[require "gpulua".device():buffer("i32", 1):fill(0):await()]])
+  local ok, _, code = os.execute(another)
+  lines[1] = ("another process: %s %s, %.1f s"):format(ok, code, support.now() - begun)
+  local path = os.getenv "GPULUA_TEST_CURRENT"
+  local folder = path and path:match "^(.*)/" or ""
+  for name in lfs.dir(folder ~= "" and folder or ".") do
+    local text = name:find "%.current$" and read_all(folder .. "/" .. name)
+    if text and text ~= "" then
+      lines[#lines + 1] = name .. ": " .. text:gsub("\n.*", "")
+    end
+  end
+  local late <const>, more_s <const> = support.now(), 60
+  local is_well, err = pcall(task.await, task, more_s)
+  lines[#lines + 1] = ("%s %.1f s later: %s"):format(task:done() and "back" or "not back", support.now() - late,
+    is_well or err)
+  if not task:done() and dev.pid ~= support.pid() then -- of what is lost the flight says what may have been running
+    os.execute("kill -9 " .. dev.pid)
+    pcall(task.await, task, 10)
+  end
+  local flight = {}
+  for line in dev:flight():gmatch "[^\n]+" do
+    flight[#flight + 1] = line
+  end
+  table.move(flight, math.max(1, #flight - 80), #flight, #lines + 1, lines)
+  return table.concat(lines, "\n  ")
+end
+
 --- Waits for a task of `what`; where it is not over in time, the error says what everybody is at.
 function support.comes_back(seconds, task, dev, what)
   local results = table.pack(pcall(task.await, task, seconds))
   if not results[1] and not task:done() then
-    error(("%s: not back within %g s (%s)\n  %s"):format(what, seconds, results[2].message, what_goes_on(dev)), 2)
+    local now = what_goes_on(dev)
+    error(("%s: not back within %g s (%s)\n  %s\n  %s"):format(what, seconds, results[2].message, now,
+      what_comes_later(task, dev)), 2)
   elseif not results[1] then
     error(results[2], 0)
   end
