@@ -414,14 +414,20 @@ local function what_goes_on(dev)
   return table.concat(lines, "\n  ")
 end
 
---- Whether a GPU does anything for others meanwhile, which specs these are, what the device was given last, and whether
---- the task comes back later: one that waits for its turn does, one that is forgotten does not.
+--- Whether a GPU does anything for others meanwhile, and for another stream of this device, which specs the others are,
+--- what the device was given last, and whether the task comes back later: one that waits for its turn does, one that is
+--- forgotten does not.
 local function what_comes_later(task, dev)
-  local lines, begun = {}, support.now()
+  local lines = {}
+  local other <const>, limit_s <const> = dev:buffer("i32", 1), 5
+  local filled <const> = gpu.spawn(function() dev:stream {}:use(function() other:fill(0):await() end) end)
+  local is_filled, why = pcall(filled.await, filled, limit_s)
+  lines[1] = ("another stream: %s"):format(is_filled and "back" or why)
+  local begun <const> = support.now()
   local another = ("timeout 60 %s/gpulua --device %s --isolate none -e %q"):format(os.getenv "GPULUA_BUILD", dev.kind,
     [[require "gpulua".device():buffer("i32", 1):fill(0):await()]])
   local ok, _, code = os.execute(another)
-  lines[1] = ("another process: %s %s, %.1f s"):format(ok, code, support.now() - begun)
+  lines[2] = ("another process: %s %s, %.1f s"):format(ok, code, support.now() - begun)
   local path = os.getenv "GPULUA_TEST_CURRENT"
   local folder = path and path:match "^(.*)/" or ""
   for name in lfs.dir(folder ~= "" and folder or ".") do

@@ -418,7 +418,7 @@ describe("a graph", function()
       assert.equal(1, first(y))
       local other = gpu.device(dev.kind, { isolate = dev.isolation, label = "other" })
       local foreign = other:buffer("i32", n)
-      support.raises("InvalidArgument", { "'add'" }, graph.bind, graph, { x = foreign })
+      support.raises("InvalidArgument", { "bind of 'x'", "'other'" }, graph.bind, graph, { x = foreign })
       other:close()
       graph:close()
       support.raises("Closed", { "closed graph" }, graph.bind, graph, { x = y })
@@ -560,6 +560,19 @@ describe("a graph", function()
         assert.equal(live, dev:stats().graphs_live)
       end)
     end
+
+    it("from one copy to another says which, where both are called the same", function()
+      local x, y, host = buffer(1), buffer(2), dev:host("i32", n)
+      local graph <close> = dev:capture(function() x:copy(y) end)
+      local function why(f)
+        local patched, reason = graph:update(f)
+        assert.is_false(patched)
+        return reason
+      end
+      assert.truthy(why(function() x:copy(host) end):find "was 'copy'.* now 'copy'.*, a copy from the host$")
+      assert.truthy(why(function() host:copy(x) end):find "was 'copy'.* now 'copy'.*, a copy to the host$")
+      assert.truthy(why(function() x:copy(y) end):find "was 'copy'.* now 'copy'.*, a copy within the device$")
+    end)
 
     it("copies from and to other kinds of memory", function()
       local module = dev:compile [[

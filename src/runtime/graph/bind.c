@@ -519,8 +519,14 @@ static gpulua_status check_control(const struct graph_body *body, const struct c
     return GPULUA_OK;
 }
 
-static gpulua_status check(const struct gpu_graph_bind *bind, struct gpu_error *error) {
+static gpulua_status check(const struct gpu_graph *graph, const struct gpu_graph_bind *bind,
+                           struct gpu_error *error) {
     const struct gpu_graph_place *place = &bind->place;
+    if (bind->ref.block && bind->ref.block->device != graph->device) {
+        char what[160];
+        snprintf(what, sizeof what, "bind of '%.120s'", bind->name);
+        return gpu_ref_check(&bind->ref, graph->device, what, error);
+    }
     if (!bind->ref.block || place->byte_count == 0) {
         return GPULUA_OK; /* a scalar, or a pointer that was NULL: the launch checks the rest */
     }
@@ -586,7 +592,7 @@ gpulua_status gpu_graph_bind(struct gpu_graph *graph, const struct gpu_submit *s
         const struct gpu_param *param = binds[i].place.param;
         are_scalars = are_scalars && param && param->kind == GPU_PARAM_SCALAR &&
                       !graph->body.nodes[binds[i].place.node].record->u.launch.is_library;
-        status = check(&binds[i], error);
+        status = check(graph, &binds[i], error);
     }
     if (status == GPULUA_OK && are_scalars) {
         return bind_scalars(graph, binds, count, changed, error);

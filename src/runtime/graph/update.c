@@ -43,8 +43,11 @@ static bool is_same_call(const struct wire_record *a, const struct wire_record *
 }
 
 const char *gpu_graph_is_other(const struct wire_record *a, const struct wire_record *b) {
-    if (a->opcode != b->opcode) {
-        return "is another kind of work";
+    if (a->opcode != b->opcode) { /* all of these are copies to who wrote the script */
+        return b->opcode == WIRE_OP_UPLOAD     ? "is another kind of work, a copy from the host"
+               : b->opcode == WIRE_OP_DOWNLOAD ? "is another kind of work, a copy to the host"
+               : b->opcode == WIRE_OP_COPY     ? "is another kind of work, a copy within the device"
+                                               : "is another kind of work";
     }
     if (a->opcode == WIRE_OP_CONTROL) {
         return "is another conditional node";
