@@ -488,9 +488,9 @@ function support.keeps_freed_memory()
 end
 
 --- it(name, f) in one of the suite's runs, for what takes seconds and says by itself where its device is, or has
---- nothing to do with that: in that of none; where sanitizers watch, who have no such run, in that of process.
+--- nothing to do with that: in that of none; where sanitizers watch, who have no such run, in that of thread.
 function support.once(it, name, f)
-  if support.isolation() == (support.keeps_freed_memory() and "process" or "none") then
+  if support.isolation() == (support.keeps_freed_memory() and "thread" or "none") then
     return it(name, f)
   end
 end

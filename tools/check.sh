@@ -205,13 +205,14 @@ wait $threads
 finish thread first.log $?
 reports thread
 # A thread runs what none runs, in this process as well; the C programs run none, too. What takes 5 minutes without takes
-# 12 with them, and longer on a slow machine. So of what compilers, check mode, the interpreter and files are asked the
-# first transport is enough; `make test` asks it of each. That is the thread: each process that begins and ends under
-# sanitizers takes a tenth of a second.
-once="busted check check_findings check_lines check_projects checked complete cuda_c cuda_c_calls cuda_c_math"
-once="$once cuda_c_names data_fuzz declarations definitions definitions_errors examples globals hashes interpreter"
-once="$once machine_code map messages module npy npz progress prompt readable reduce seeds show structure test_run"
-once="$once timeline trace_bodies trace_script types wav"
+# 12 with them, and longer on a slow machine. So of what compilers, check mode, the interpreter and files are asked,
+# and of what is computed, the first transport is enough; `make test` asks it of each. That is the thread: each process
+# that begins and ends under sanitizers takes a tenth of a second.
+once="blas busted check check_findings check_lines check_projects checked complete control cuda_c cuda_c_calls"
+once="$once cuda_c_math cuda_c_names data_fuzz declarations definitions definitions_errors edges examples fft globals"
+once="$once hashes hazard interpreter machine_code map messages module npy npz nvtx progress prompt readable reduce"
+once="$once rng rng_library seeds show structure task_results test_run timeline trace_bodies trace_script types"
+once="$once variables wav"
 echo "testing specs with address,undefined"
 TEST_TIMEOUT_S=2700 ISOLATE="thread process" ONCE="$once" GPULUA_LUA="env LD_PRELOAD=$asan_library lua5.4" \
     run address specs.log address,undefined TEST_PROGRAMS= $lua_settings ${lua_include:+"LUA_CFLAGS=$lua_include"}
