@@ -2,23 +2,6 @@
 #ifndef GPULUA_ATOMIC_H
 #define GPULUA_ATOMIC_H
 
-// Replaces *address by next(old) and returns old, for what the processor has no instruction for. In
-// check mode the first exchange finds the value: a read by itself would be seen, behind a fence.
-template <class T, class Word, class Next>
-GPULUA_INLINE T gpulua_atomic_update(T *address, Next next) {
-    static_assert(sizeof(T) == sizeof(Word), "same bits");
-    Word *word = reinterpret_cast<Word *>(address);
-    Word old_bits = GPULUA_IS_CHECKED ? Word(0) : __atomic_load_n(word, __ATOMIC_RELAXED), new_bits;
-    T old_value;
-    do {
-        __builtin_memcpy(&old_value, &old_bits, sizeof(T));
-        T new_value = next(old_value);
-        __builtin_memcpy(&new_bits, &new_value, sizeof(T));
-    } while (!__atomic_compare_exchange_n(word, &old_bits, new_bits, true, __ATOMIC_RELAXED,
-                                          __ATOMIC_RELAXED));
-    return old_value;
-}
-
 // X(type), and the scope suffixes
 #define GPULUA_SCOPED(M, ...) M(, __VA_ARGS__) M(_block, __VA_ARGS__) M(_system, __VA_ARGS__)
 
@@ -26,10 +9,21 @@ GPULUA_INLINE T gpulua_atomic_update(T *address, Next next) {
     GPULUA_INLINE T name##scope(T *address, T value) {                                             \
         return builtin(address, value, __ATOMIC_RELAXED);                                          \
     }
+// What the processor has no instruction for, of `old`. In check mode the first exchange finds the
+// value: a read by itself would be seen, behind a fence.
 #define GPULUA_ATOMIC_UPDATE(scope, name, T, Word, expression)                                     \
     GPULUA_INLINE T name##scope(T *address, T value) {                                             \
-        return gpulua_atomic_update<T, Word>(                                                      \
-            address, [=](T old) __attribute__((always_inline)) -> T { return expression; });       \
+        static_assert(sizeof(T) == sizeof(Word), "same bits");                                     \
+        Word *word = reinterpret_cast<Word *>(address);                                            \
+        Word bits = GPULUA_IS_CHECKED ? (Word)0 : __atomic_load_n(word, __ATOMIC_RELAXED), next;   \
+        T old;                                                                                     \
+        do {                                                                                       \
+            __builtin_memcpy(&old, &bits, sizeof(T));                                              \
+            const T changed = expression;                                                          \
+            __builtin_memcpy(&next, &changed, sizeof(T));                                          \
+        } while (!__atomic_compare_exchange_n(word, &bits, next, true, __ATOMIC_RELAXED,           \
+                                              __ATOMIC_RELAXED));                                  \
+        return old;                                                                                \
     }
 #define GPULUA_ATOMIC_CAS(scope, T)                                                                \
     GPULUA_INLINE T atomicCAS##scope(T *address, T compare, T value) {                             \

@@ -336,28 +336,27 @@ GPULUA_X(__double2ull, double, unsigned long long, 1ull << 63)
 
 // ---- two 16-bit or four 8-bit integers in a word ----
 
-template <class Element, class Function>
-GPULUA_INLINE unsigned gpulua_packed(unsigned a, unsigned b, Function function) {
-    constexpr unsigned bits = sizeof(Element) * 8, mask = (1u << bits) - 1;
-    unsigned result = 0;
-    for (unsigned at = 0; at < 32u; at += bits) {
-        result |= ((unsigned)function((int)(Element)(a >> at), (int)(Element)(b >> at)) & mask)
-                  << at;
-    }
-    return result;
-}
 GPULUA_INLINE int gpulua_clamp(int x, int low, int high) {
     return x < low ? low : x > high ? high : x;
 }
+// No function objects: each would be a type more that the compiler loads with each kernel.
 #define GPULUA_PACKED(name, Element, expression)                                                   \
     GPULUA_INLINE unsigned name(unsigned x, unsigned y) {                                          \
-        return gpulua_packed<Element>(                                                             \
-            x, y, [](int a, int b) __attribute__((always_inline)) { return expression; });         \
+        unsigned result = 0;                                                                       \
+        for (unsigned at = 0; at < 32u; at += sizeof(Element) * 8) {                               \
+            const int a = (Element)(x >> at), b = (Element)(y >> at);                              \
+            result |= ((unsigned)(expression) & ((1u << sizeof(Element) * 8) - 1)) << at;          \
+        }                                                                                          \
+        return result;                                                                             \
     }
 #define GPULUA_PACKED_ONE(name, Element, expression)                                               \
     GPULUA_INLINE unsigned name(unsigned x) {                                                      \
-        return gpulua_packed<Element>(                                                             \
-            x, x, [](int a, int) __attribute__((always_inline)) { return expression; });           \
+        unsigned result = 0;                                                                       \
+        for (unsigned at = 0; at < 32u; at += sizeof(Element) * 8) {                               \
+            const int a = (Element)(x >> at);                                                      \
+            result |= ((unsigned)(expression) & ((1u << sizeof(Element) * 8) - 1)) << at;          \
+        }                                                                                          \
+        return result;                                                                             \
     }
 #define GPULUA_X(lanes, S, U, smin, smax, umax)                                                    \
     GPULUA_PACKED(__vadd##lanes, U, a + b)                                                         \
