@@ -975,5 +975,20 @@ do -- where the suite's devices are: each transport runs this for itself
       end
       assert.truthy(count >= 5, count)
     end)
+
+    it("closes at once, however many buffers have just been freed", function()
+      local own <close> = gpu.device("cpu", { check = true, seed = 7 })
+      local buffers = {}
+      for i = 1, 200 do
+        buffers[i] = own:buffer("f32", 16):fill(i)
+      end
+      own:synchronize()
+      for i = 1, 200 do
+        buffers[i]:free()
+      end
+      local from = os.clock()
+      own:close()
+      assert.truthy(os.clock() - from < 1, os.clock() - from)
+    end)
   end)
 end

@@ -77,10 +77,11 @@ static void unlink_live(struct gpu_block *block) {
     gpu_flight_note_gone(&device->flight, block);
 }
 
-/* Check mode: the executor knows every block of device memory. */
+/* Check mode: the executor knows every block of device memory. Of a device that closes it need not
+ * know which are over: where it has stopped already, each word would be waited for in vain. */
 static void tell_block(const struct gpu_block *block, enum wire_opcode opcode) {
     struct gpu_device *device = block->device;
-    if (block->is_hidden) {
+    if (block->is_hidden || (device->is_closing && opcode == WIRE_OP_BLOCK_OVER)) {
         return;
     }
     struct {
