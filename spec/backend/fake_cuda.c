@@ -27,7 +27,7 @@ API int fake_devices = 1;
 API int fake_version = 13000;
 API int fake_attribute_off;    /* an attribute that answers 0 */
 API volatile int fake_pending; /* events and streams are not ready, and write no words */
-API int fake_halts;            /* what is begun from now on never ends */
+API int fake_halts;            /* 1: what is begun from now on never ends; 2: but for one; ... */
 API int fake_stops;            /* fills do, and who asks after events waits for a long time */
 API volatile int fake_words;   /* written by streams */
 API volatile int fake_runs;    /* of kernels */
@@ -51,6 +51,7 @@ API int fake_handle_type;
 API volatile int fake_load_waits; /* code is not loaded until then: something runs */
 API int fake_loaded;              /* kernels, before anybody asks for them */
 API size_t fake_memory_bytes = (size_t)1 << 34;
+API volatile int fake_memory_us;   /* so long it takes to be had */
 API uint64_t fake_pool_kept_bytes; /* its release threshold */
 API int fake_pool_trims;
 API int fake_context_waits;
@@ -372,6 +373,7 @@ struct properties {
 API result cuMemCreate(unsigned long long *handle, size_t bytes, const struct properties *wanted,
                        unsigned long long flags) {
     BEGIN_UNSAFE;
+    usleep((unsigned)fake_memory_us);
     fake_handle_type = wanted->handle_type;
     if (bytes > fake_memory_bytes) {
         return NO_MEMORY;
@@ -565,7 +567,9 @@ API result cuEventRecord(void *event, void *stream) {
     fake_records++;
     fake_recorded_on = stream;
     fake_recorded = event;
-    if ((is_halted || fake_halts) && endless_count < sizeof endless / sizeof endless[0]) {
+    bool halts = fake_halts == 1;
+    fake_halts -= fake_halts > 1 && !is_halted;
+    if ((is_halted || halts) && endless_count < sizeof endless / sizeof endless[0]) {
         endless[endless_count++] = event;
     }
     return event != NULL && stream != NULL ? event_record(event, stream) : INVALID;

@@ -208,6 +208,13 @@ void gpu_executor_take(struct wire_executor *executor, const struct wire_record 
     calls_end(executor, before);
 }
 
+static void tell_heard(struct wire_executor *executor) {
+    _Atomic uint32_t *heard = &executor->page->wishes_heard;
+    if (atomic_load_explicit(heard, memory_order_relaxed) != executor->wishes_seen) {
+        atomic_store_explicit(heard, executor->wishes_seen, memory_order_release);
+    }
+}
+
 void gpu_executor_poll(struct wire_executor *executor) {
     gpu_executor_watch_pause(executor);
     int before = calls_begin(executor);
@@ -224,6 +231,7 @@ void gpu_executor_poll(struct wire_executor *executor) {
         executor->want_count = 0;
     }
     gpu_executor_loaded(executor);
+    tell_heard(executor);
     calls_end(executor, before);
 }
 

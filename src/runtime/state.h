@@ -326,8 +326,10 @@ struct gpu_watchdog {
         int64_t at_ns;
         int64_t over_ns; /* at last, though nobody may know whether it is over */
         double seconds;
-        bool is_asked; /* it is due, and its word has been asked for */
-    } * deadlines;     /* owned */
+        bool is_asked; /* it is due, and its word has been asked for, then, by that wish */
+        int64_t asked_ns;
+        uint32_t wish;
+    } * deadlines; /* owned */
     uint32_t count, capacity;
     int64_t next_ns; /* the first of them */
 };

@@ -11,6 +11,8 @@
 #define LOOKS_PER_TERM 8 /* so much later than allowed it may be found, at most: an eighth */
 /* For the word of an operation that is over, which nobody had asked for before. */
 #define WORD_NS INT64_C(2000000)
+/* So long the executor may be busy, in a call of the driver's or without a core, and not hear. */
+#define HEARD_NS INT64_C(200000000)
 #define BACKLOG_NS INT64_C(5000000) /* between two tries to send what found no room */
 /* A request is waited for so many terms, and no less than so long: drivers and slow machines. */
 #define REQUEST_TERMS 10
@@ -151,6 +153,31 @@ static void expire(struct gpu_op *op, double seconds, const char *since) {
     gpu_device_lose(op->device, 0, text);
 }
 
+static bool is_wanted(const struct gpu_op *op) {
+    return !op->stream || (op->stream->wanted != 0 && op->stream->wanted <= op->seq);
+}
+
+/* The executor has looked for it, and would have told. */
+static bool is_heard(const struct gpu_device *device, const struct gpu_deadline *deadline) {
+    uint32_t heard = atomic_load_explicit(&device->link->page->wishes_heard, memory_order_acquire);
+    return is_wanted(deadline->op) && (int32_t)(heard - deadline->wish) >= 0;
+}
+
+static void ask_for(struct gpu_deadline *deadline, int64_t now_ns) {
+    const struct gpu_stream *stream = deadline->op->stream;
+    struct wire_link *link = deadline->op->device->link;
+    if (!deadline->is_asked || !is_wanted(deadline->op)) {
+        gpu_op_want(deadline->op);
+        if (stream) { /* also where it was wanted before: that it is looked for anew */
+            gpu_wire_link_want(link, stream->slot, stream->wanted);
+        }
+        deadline->asked_ns = deadline->is_asked ? deadline->asked_ns : now_ns;
+        deadline->is_asked = true;
+        deadline->wish = atomic_load_explicit(&link->page->wishes, memory_order_relaxed);
+    }
+    deadline->at_ns = now_ns + WORD_NS;
+}
+
 /* One of them may be due. */
 static void look_at_deadlines(struct gpu_device *device, int64_t now_ns) {
     struct gpu_watchdog *watchdog = &device->watchdog;
@@ -159,14 +186,14 @@ static void look_at_deadlines(struct gpu_device *device, int64_t now_ns) {
     watchdog->next_ns = INT64_MAX;
     for (uint32_t i = 0; i < watchdog->count; i++) {
         struct gpu_deadline *deadline = &watchdog->deadlines[i];
+        bool heard = is_heard(device, deadline); /* before the look at what was told */
         if (now_ns >= deadline->at_ns && !gpu_op_is_over(deadline->op)) {
-            if (deadline->is_asked && (now_ns >= deadline->over_ns || !loads)) {
+            if (deadline->is_asked && (now_ns >= deadline->over_ns || !loads) &&
+                (heard || now_ns - deadline->asked_ns >= HEARD_NS)) {
                 expire(deadline->op, deadline->seconds, "its deadline was set");
                 return;
             }
-            gpu_op_want(deadline->op);
-            deadline->is_asked = true;
-            deadline->at_ns = now_ns + WORD_NS;
+            ask_for(deadline, now_ns);
         }
         if (deadline->at_ns < watchdog->next_ns) {
             watchdog->next_ns = deadline->at_ns;

@@ -14,7 +14,7 @@
 
 #include "wire/record.h"
 
-#define WIRE_PAGE_MAGIC 0x67706c36u /* bumped with every change of layout or records */
+#define WIRE_PAGE_MAGIC 0x67706c37u /* bumped with every change of layout or records */
 
 enum wire_state {
     WIRE_STATE_STARTING = 0,
@@ -44,6 +44,7 @@ struct wire_page {
     _Atomic uint64_t events_ended;
     _Atomic uint32_t is_loading; /* written by the executor: code, for which the driver waits until
                                   * nothing runs, and it cannot look at events meanwhile */
+    _Atomic uint32_t wishes_heard; /* written by the executor: it has looked for all up to there */
     _Alignas(64) _Atomic uint64_t
         device_done[WIRE_STREAMS_MAX]; /* written in stream order (by the GPU on CUDA) */
     _Alignas(
