@@ -424,13 +424,12 @@ local function what_comes_later(task, dev)
   local is_filled, why = pcall(filled.await, filled, limit_s)
   lines[1] = ("another stream: %s"):format(is_filled and "back" or why)
   local begun <const> = support.now()
-  local another = ("timeout 60 %s/gpulua --device %s --isolate none -e %q"):format(os.getenv "GPULUA_BUILD", dev.kind,
-    [[require "gpulua".device():buffer("i32", 1):fill(0):await()]])
+  local another = ("timeout 60 %s/gpulua --device %s --isolate none -e %q"):format(
+    os.getenv "GPULUA_BUILD" or "build", dev.kind, [[require "gpulua".device():buffer("i32", 1):fill(0):await()]])
   local ok, _, code = os.execute(another)
   lines[2] = ("another process: %s %s, %.1f s"):format(ok, code, support.now() - begun)
-  local path = os.getenv "GPULUA_TEST_CURRENT"
-  local folder = path and path:match "^(.*)/" or ""
-  for name in lfs.dir(folder ~= "" and folder or ".") do
+  local folder = (os.getenv "GPULUA_TEST_CURRENT" or ""):match "^(.*)/" or "."
+  for name in lfs.dir(folder) do
     local text = name:find "%.current$" and read_all(folder .. "/" .. name)
     if text and text ~= "" then
       lines[#lines + 1] = name .. ": " .. text:gsub("\n.*", "")

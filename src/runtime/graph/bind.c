@@ -522,13 +522,16 @@ static gpulua_status check_control(const struct graph_body *body, const struct c
 static gpulua_status check(const struct gpu_graph *graph, const struct gpu_graph_bind *bind,
                            struct gpu_error *error) {
     const struct gpu_graph_place *place = &bind->place;
-    if (bind->ref.block && bind->ref.block->device != graph->device) {
+    if (!bind->ref.block) {
+        return GPULUA_OK; /* a scalar */
+    }
+    if (bind->ref.block->device != graph->device) {
         char what[160];
         snprintf(what, sizeof what, "bind of '%.120s'", bind->name);
         return gpu_ref_check(&bind->ref, graph->device, what, error);
     }
-    if (!bind->ref.block || place->byte_count == 0) {
-        return GPULUA_OK; /* a scalar, or a pointer that was NULL: the launch checks the rest */
+    if (place->byte_count == 0) {
+        return GPULUA_OK; /* a pointer that was NULL: the launch checks the rest */
     }
     if (place->type != GPU_TYPE_COUNT && bind->ref.type != place->type) {
         return gpu_error_set(error, GPULUA_INVALID_ARGUMENT,
